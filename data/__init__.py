@@ -1,0 +1,1 @@
+"""Text corpora, tokenizers and resumable batches for training and evaluation."""

@@ -1,0 +1,154 @@
+"""Batches of token windows: seeded, exactly resumable, one share per host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import grain
+import numpy as np
+
+# A window is a slice of an array in memory: reading ahead would only cost threads.
+_READ_IN_PLACE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+
+
+def train_batches(
+  tokens: np.ndarray,
+  batch_size: int,
+  length: int,
+  seed: int = 0,
+  host_index: int = 0,
+  host_count: int = 1,
+) -> grain.DatasetIterator:
+  """Iterates over shuffled windows of `length + 1` tokens, without end.
+
+  An epoch visits `max(1, (N - length) // length)` windows of N tokens, each exactly once over
+  all hosts. They do not overlap within an epoch; each epoch draws a new order and a new offset
+  of the first window, so that the cuts between windows move. Batches run on across the end of
+  an epoch: where `batch_size` does not divide an epoch, the batch is filled from the next one
+  and nothing is dropped. A host gets its contiguous rows of each global batch, so the global
+  batch does not depend on the number of hosts.
+
+  Args:
+    tokens: [N] int32 ids of one split, N > length.
+    batch_size: rows of the global batch, over all hosts.
+    length: tokens that the model sees per row.
+    seed: order and offsets follow from it, in [0, 2**32).
+    host_index: which share of each global batch, in [0, host_count).
+    host_count: number of hosts that share each global batch; it divides `batch_size`.
+
+  Returns:
+    An iterator over `{"inputs", "targets"}`, int32 [batch_size // host_count, length], targets
+    one token later than inputs. `get_state()` is JSON-able; `set_state` of it on an iterator
+    made with the same arguments continues with exactly the batches that would have followed.
+
+  Raises:
+    ValueError: if an argument is out of its range or `tokens` is shorter than one window.
+  """
+  tokens = _checked_tokens(tokens, length)
+  _check_at_least("batch_size", batch_size, 1)
+  _check_at_least("host_count", host_count, 1)
+  if tokens.size < length + 1:
+    raise ValueError(
+      f"tokens: the split has {tokens.size} tokens, fewer than one window of length + 1 ="
+      f" {length + 1}; use a smaller length or more text"
+    )
+  if batch_size % host_count:
+    raise ValueError(
+      f"batch_size: got {batch_size}, expected a multiple of host_count = {host_count}"
+    )
+  if not 0 <= host_index < host_count:
+    raise ValueError(
+      f"host_index: got {host_index}, expected 0 <= host_index < host_count = {host_count}"
+    )
+  if not 0 <= seed < 2**32:
+    raise ValueError(f"seed: got {seed}, expected 0 <= seed < 2**32")
+
+  windows = max(1, (tokens.size - length) // length)
+  last_offset = min(length - 1, tokens.size - 1 - windows * length)
+  rows = batch_size // host_count
+  share = slice(host_index * rows, (host_index + 1) * rows)
+
+  @functools.lru_cache(maxsize=2)  # a batch touches two epochs at most, or runs through them
+  def offset(epoch: int) -> int:
+    return int(np.random.default_rng((seed, epoch)).integers(last_offset + 1))
+
+  def start(position: int, window: int) -> int:
+    return offset(position // windows) + window * length
+
+  dataset = (
+    grain.MapDataset.range(windows)
+    .shuffle(seed=seed)
+    .repeat()
+    .map_with_index(start)
+    .batch(batch_size)
+    .map(lambda starts: _cut(tokens, np.asarray(starts)[share], length))
+  )
+  return iter(dataset.to_iter_dataset(_READ_IN_PLACE))
+
+
+def eval_batches(
+  tokens: np.ndarray, batch_size: int, length: int
+) -> Iterable[dict[str, np.ndarray]]:
+  """Every target token of a split exactly once: the protocol "windows".
+
+  The split is cut into consecutive windows of `length` targets that do not overlap, and each
+  is predicted from its own inputs alone. All N - 1 tokens that have a predecessor are targets.
+
+  Args:
+    tokens: [N] int32 ids of one split, N >= 2.
+    batch_size: rows of a batch.
+    length: tokens per row.
+
+  Returns:
+    What can be iterated over as often as needed, giving `{"inputs", "targets"}`, int32
+    [batch_size, length], and `"mask"`, bool of that shape, False on padding. The last batch is
+    padded to full size; N - 1 targets are unmasked in all.
+
+  Raises:
+    ValueError: if an argument is out of its range or `tokens` has no target.
+  """
+  tokens = _checked_tokens(tokens, length)
+  _check_at_least("batch_size", batch_size, 1)
+  targets = tokens.size - 1
+  if targets < 1:
+    raise ValueError(
+      f"tokens: the split has {tokens.size} tokens, expected at least 2 to predict one from another"
+    )
+  per_batch = batch_size * length
+
+  def batch(index: int) -> dict[str, np.ndarray]:
+    begin = index * per_batch
+    count = min(per_batch, targets - begin)
+    flat = np.zeros(per_batch + 1, np.int32)
+    flat[: count + 1] = tokens[begin : begin + count + 1]
+    mask = np.arange(per_batch) < count
+    inputs = np.where(mask, flat[:-1], 0)
+    return {
+      "inputs": inputs.reshape(batch_size, length),
+      "targets": flat[1:].reshape(batch_size, length),
+      "mask": mask.reshape(batch_size, length),
+    }
+
+  batches = -(-targets // per_batch)
+  return grain.MapDataset.range(batches).map(batch).to_iter_dataset(_READ_IN_PLACE)
+
+
+def _cut(tokens: np.ndarray, starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
+  windows = tokens[starts[:, None] + np.arange(length + 1)]
+  return {"inputs": windows[:, :-1], "targets": windows[:, 1:]}
+
+
+def _checked_tokens(tokens: np.ndarray, length: int) -> np.ndarray:
+  _check_at_least("length", length, 1)
+  tokens = np.asarray(tokens)
+  if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+    raise ValueError(
+      f"tokens: got {tokens.dtype} of shape {tokens.shape}, expected integers of shape [tokens]"
+    )
+  return tokens.astype(np.int32, copy=False)
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+  if value < least:
+    raise ValueError(f"{name}: got {value}, expected at least {least}")
