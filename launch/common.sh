@@ -1,0 +1,98 @@
+# Shared by the scripts of this folder; source it, do not run it.
+#
+# A virtual environment made here carries `.requirements`: the checksum of every requirement file
+# installed in it, or the word "incomplete" until that is done. One without it is the user's own:
+# it is installed into, never cleared.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+fail() {
+  echo "error: $*" >&2
+  exit 1
+}
+
+# python_version PYTHON: prints "major.minor.micro"; fails if PYTHON does not run.
+python_version() {
+  "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
+}
+
+is_supported() {
+  case "$1" in 3.11.* | 3.12.* | 3.13.*) true ;; *) false ;; esac
+}
+
+# require_python PYTHON: ends with one clear line unless PYTHON runs and is supported.
+require_python() {
+  local version hint="name another with PYTHON=/path/to/python"
+  version=$(python_version "$1") || fail "'$1' does not run; Python 3.11, 3.12 or 3.13 is needed; $hint"
+  is_supported "$version" || fail "'$1' is Python $version; 3.11, 3.12 or 3.13 is needed; $hint"
+}
+
+# has_wanted_python VENV: its Python is the one PYTHON names; any supported one if PYTHON is unset.
+has_wanted_python() {
+  local version
+  version=$(python_version "$1/bin/python") && is_supported "$version" || return 1
+  [ -z "${PYTHON:-}" ] || [ "$version" = "$(python_version "$PYTHON")" ]
+}
+
+is_ours() {
+  [ -f "$1/.requirements" ]
+}
+
+is_complete() {
+  ! is_ours "$1" || [ "$(cat "$1/.requirements")" != incomplete ]
+}
+
+# make_venv VENV: a new one in its place.
+make_venv() {
+  local venv=$1 python=${PYTHON:-python3}
+  require_python "$python"
+  if ! is_ours "$venv" && [ -n "$(ls -A "$venv" 2>/dev/null)" ]; then
+    fail "'$venv' is not from this script and its Python is not the one wanted; move it away"
+  fi
+  echo "Making $venv with Python $(python_version "$python")"
+  mkdir -p "$venv"
+  echo incomplete >"$venv/.requirements"
+  # The mark goes last, so that an interruption here is noticed too.
+  find "$venv/" -mindepth 1 -maxdepth 1 ! -name .requirements -exec rm -rf {} +
+  "$python" -m venv "$venv" ||
+    fail "'$python -m venv' failed (Debian and Ubuntu keep it in the package python3-venv)"
+}
+
+# checksums FILE...: one line for each requirement file, named relative to the repository.
+checksums() {
+  (cd "$ROOT" && cksum "$@")
+}
+
+is_installed() {
+  local venv=$1 line
+  shift
+  is_ours "$venv" || return 1
+  while read -r line; do
+    grep -qxF -- "$line" "$venv/.requirements" || return 1
+  done < <(checksums "$@")
+}
+
+install_requirements() {
+  local venv=$1 file options=()
+  shift
+  for file in "$@"; do
+    options+=(-r "$ROOT/$file")
+  done
+  echo "Installing $* into $venv (one to three minutes if it is new)"
+  if is_ours "$venv"; then
+    echo incomplete >"$venv/.requirements"
+  fi
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "${options[@]}" ||
+    fail "pip could not install $*; its message is above"
+  if is_ours "$venv"; then
+    checksums "$@" >"$venv/.requirements"
+  fi
+}
+
+# ensure_venv VENV FILE...: makes, completes or reuses VENV so that it has the requirement files.
+ensure_venv() {
+  local venv=$1
+  shift
+  has_wanted_python "$venv" && is_complete "$venv" || make_venv "$venv"
+  is_installed "$venv" "$@" || install_requirements "$venv" "$@"
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Trains a small language model without and with Tensor Memory, then compares the two.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+usage() {
+  cat <<'EOF'
+Usage: bash launch/quickstart.sh [--workdir=DIR] [FLAG...]
+
+Makes or reuses .venv, then, on the source of the Python standard library (no download), in a few
+minutes on two CPU cores:
+  1. trains a causal language model with a short attention window     (--method=local)
+  2. trains the same with Tensor Memory, on the same data in order    (--method=tensor_local)
+  3. prints a table of both and draws their curves
+  4. lets the model with memory write a few lines
+Run again, it resumes what was interrupted and leaves alone what is finished.
+
+  --workdir=DIR   where everything is written (default: runs/quickstart in the repository)
+  FLAG            passed to both trainings, for example --steps=200 or --dataset=tiny_shakespeare;
+                  `python -m train.language --helpshort` lists them
+
+Environment:
+  PYTHON          the interpreter to make .venv from (default: python3)
+EOF
+}
+
+bad_flags() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+workdir=$ROOT/runs/quickstart
+flags=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -h | --help | --helpshort) usage && exit ;;
+    --workdir=*) workdir=${1#*=} ;;
+    --workdir)
+      [ $# -gt 1 ] || bad_flags "--workdir needs a folder: --workdir=DIR"
+      workdir=$2
+      shift
+      ;;
+    --method | --method=* | --mode | --mode=*)
+      bad_flags "${1%%=*} is set by this script; to choose it, run: python -m train.language"
+      ;;
+    *) flags+=("$1") ;;
+  esac
+  shift
+done
+[ -n "$workdir" ] || bad_flags "--workdir is empty; give a folder: --workdir=DIR"
+
+# A training that is interrupted saves and ends; the script must then end as well.
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+ensure_venv "$ROOT/.venv" requirements.txt
+# The caller's folder stays the current one, so that relative paths in flags mean what they say;
+# it must not hide our packages either.
+export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1
+
+run() {
+  "$ROOT/.venv/bin/python" -m "$@"
+}
+
+train() {
+  echo
+  echo "== $1: $2"
+  run train.language --preset=quickstart --method="$1" --workdir="$workdir/$1" \
+    ${flags[@]+"${flags[@]}"}
+}
+
+train local "short attention window, no memory"
+train tensor_local "the same with Tensor Memory"
+
+echo
+echo "== comparison"
+run train.report --workdirs="$workdir/local,$workdir/tensor_local" --output="$workdir"
+
+echo
+echo "== a sample of the model with memory"
+run train.language --mode=generate --workdir="$workdir/tensor_local"
+
+cat <<EOF
+
+Everything is in $workdir:
+  comparison     $workdir/plots
+  each model     $workdir/local  $workdir/tensor_local
+                 with plots/ checkpoints/ model/ metrics.jsonl config.json result.json
+EOF
