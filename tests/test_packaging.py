@@ -1,0 +1,49 @@
+"""What a user who installs the library gets."""
+
+import configparser
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def metadata():
+  parser = configparser.ConfigParser()
+  parser.read(ROOT / "setup.cfg", encoding="utf-8")
+  return parser
+
+
+def requirement_lines(*texts):
+  lines = [line.strip() for text in texts for line in text.splitlines()]
+  return {line for line in lines if line and not line.startswith(("#", "-r"))}
+
+
+def test_metadata_and_requirement_files_name_the_same_versions():
+  config = metadata()
+  declared = requirement_lines(
+    config["options"]["install_requires"], *config["options.extras_require"].values()
+  )
+  files = [ROOT / "requirements.txt", ROOT / "requirements-dev.txt"]
+  assert declared == requirement_lines(*(path.read_text(encoding="utf-8") for path in files))
+
+
+def test_wheel_holds_only_the_library(tmp_path):
+  checkout = tmp_path / "checkout"
+  checkout.mkdir()
+  for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
+    shutil.copy(ROOT / name, checkout)
+  for name in ("tmem", "data", "train", "launch"):
+    shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+  options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+  command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", tmp_path, checkout]
+  subprocess.run(command, check=True)
+  version = metadata()["metadata"]["version"]
+  with zipfile.ZipFile(tmp_path / f"tensor_memory-{version}-py3-none-any.whl") as wheel:
+    files = set(wheel.namelist())
+  info = f"tensor_memory-{version}.dist-info/"
+  assert f"{info}licenses/LICENSE" in files
+  sources = {str(path.relative_to(ROOT)) for path in (ROOT / "tmem").rglob("*.py")}
+  assert {name for name in files if not name.startswith(info)} == sources
