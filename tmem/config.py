@@ -1,0 +1,167 @@
+"""The memory's configuration: a frozen dataclass that validates itself."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+READ_QUERIES = ("first", "token")
+TAILS = ("commit", "hold")
+IMPLEMENTATIONS = ("fast", "plain")
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryConfig:
+  """Sizes and rules of one Tensor Memory. The defaults are our recommendation.
+
+  Attributes:
+    channels: features per voxel (C), >= 1.
+    grid: cells per axis, (D, H, W); one to four axes of at least one cell.
+    chunk_size: tokens per memory step (K), >= 1.
+    sigma_scale: factor on the predicted spread, > 0, in coordinate units.
+    sigma_min: lower bound of the spread, or None.
+    sigma_max: upper bound of the spread, or None.
+    read_query: "first": the chunk's first token reads for all of them (as published);
+      "token": each token reads for itself.
+    forget_bias: start value of the forget gate's bias. The published 0 halves what is stored
+      at every step; 3 keeps 95 % of it.
+    tail: what a ragged last chunk does: "commit" zero-pads and writes it (as published),
+      "hold" keeps its tokens in the state until the chunk is full, so that feeding a stream in
+      pieces equals one pass.
+    implementation: "fast" (hand-written backward pass) or "plain" (autodiff, the reference).
+    remat: how much the backward pass recomputes. False keeps the state of every step, n >= 1
+      keeps one state every n steps and recomputes between them, True chooses n ≈ √steps.
+    dtype: compute type of projections and of the gate product.
+    param_dtype: type of the parameters.
+    state_dtype: type of the recurrent state; at least float32, whatever `dtype` is.
+
+  Raises:
+    ValueError: naming the field, what came and what is right.
+  """
+
+  channels: int = 16
+  grid: tuple[int, ...] = (4, 4, 4)
+  chunk_size: int = 2
+  sigma_scale: float = 1.0
+  sigma_min: float | None = None
+  sigma_max: float | None = None
+  read_query: str = "first"
+  forget_bias: float = 3.0
+  tail: str = "commit"
+  implementation: str = "fast"
+  remat: bool | int = False
+  dtype: Any = jnp.float32
+  param_dtype: Any = jnp.float32
+  state_dtype: Any = jnp.float32
+
+  def __post_init__(self):
+    check_int("channels", self.channels)
+    check_int("chunk_size", self.chunk_size)
+    object.__setattr__(self, "grid", _checked_grid(self.grid))
+    check_finite("sigma_scale", self.sigma_scale, above=0.0)
+    check_finite("forget_bias", self.forget_bias)
+    for name in ("sigma_min", "sigma_max"):
+      if getattr(self, name) is not None:
+        check_finite(name, getattr(self, name), above=0.0)
+    if None not in (self.sigma_min, self.sigma_max) and self.sigma_min > self.sigma_max:
+      raise ValueError(f"sigma_min: {self.sigma_min} is above sigma_max {self.sigma_max}")
+    check_choice("read_query", self.read_query, READ_QUERIES)
+    check_choice("tail", self.tail, TAILS)
+    check_choice("implementation", self.implementation, IMPLEMENTATIONS)
+    if not isinstance(self.remat, bool):
+      check_int("remat", self.remat)
+    for name in ("dtype", "param_dtype", "state_dtype"):
+      object.__setattr__(self, name, checked_float_dtype(name, getattr(self, name)))
+    if self.state_dtype.itemsize < 4:
+      raise ValueError(
+        f"state_dtype: {self.state_dtype} loses what is stored step by step; use float32"
+        " (compute may be bfloat16: set dtype)"
+      )
+
+  @classmethod
+  def published(cls, **changes) -> "MemoryConfig":
+    """The paper's settings (arXiv 2605.27686, language): C=32, 8×8×8, K=16, forget bias 0."""
+    settings = {"channels": 32, "grid": (8, 8, 8), "chunk_size": 16, "forget_bias": 0.0}
+    return cls(**{**settings, "read_query": "first", "tail": "commit", **changes})
+
+  @property
+  def cells(self) -> int:
+    """Number of voxels."""
+    return math.prod(self.grid)
+
+  def to_dict(self) -> dict[str, Any]:
+    """The fields as JSON values; `from_dict` is the inverse."""
+    return to_json_dict(self)
+
+  @classmethod
+  def from_dict(cls, fields: Mapping[str, Any]) -> "MemoryConfig":
+    """Rebuilds a configuration from `to_dict`; raises ValueError on unknown names."""
+    return cls(**known_fields(cls, fields))
+
+
+def check_int(name: str, value: Any, minimum: int = 1) -> None:
+  """Raises ValueError unless `value` is an integer of at least `minimum`."""
+  is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+  if not is_int or value < minimum:
+    raise ValueError(f"{name}: got {value!r}, expected an integer of at least {minimum}")
+
+
+def check_finite(name: str, value: Any, above: float = -math.inf) -> None:
+  """Raises ValueError unless `value` is a finite number greater than `above`."""
+  is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+  if not is_number or not math.isfinite(value) or value <= above:
+    bound = "" if above == -math.inf else f" above {above:g}"
+    raise ValueError(f"{name}: got {value!r}, expected a finite number{bound}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+  """Raises ValueError unless `value` is one of `choices`."""
+  if value not in choices:
+    raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(map(repr, choices))}")
+
+
+def checked_float_dtype(name: str, value: Any) -> np.dtype:
+  """`value` as a floating dtype, or ValueError."""
+  try:
+    dtype = jnp.dtype(value)
+  except TypeError:
+    dtype = None
+  if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+    raise ValueError(f"{name}: got {value!r}, expected a floating type such as float32")
+  return dtype
+
+
+def to_json_dict(config: Any) -> dict[str, Any]:
+  """The fields of a configuration dataclass as JSON values, nested configurations included."""
+
+  def plain(value):
+    if dataclasses.is_dataclass(value):
+      return to_json_dict(value)
+    if isinstance(value, np.dtype):
+      return value.name
+    return list(value) if isinstance(value, tuple) else value
+
+  return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+
+
+def known_fields(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+  """`fields` as a dict; raises ValueError if `cls` has no field of one of the names."""
+  names = {f.name for f in dataclasses.fields(cls)}
+  for name in fields:
+    if name not in names:
+      raise ValueError(f"{cls.__name__} has no field {name!r}; it has {', '.join(sorted(names))}")
+  return dict(fields)
+
+
+def _checked_grid(grid: Any) -> tuple[int, ...]:
+  expected = "expected one to four integers of at least 1, as in (8, 8, 8)"
+  if isinstance(grid, (str, bytes)) or not hasattr(grid, "__iter__"):
+    raise ValueError(f"grid: got {grid!r}, {expected}")
+  sizes = tuple(grid)
+  is_size = [isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in sizes]
+  if not 1 <= len(sizes) <= 4 or not all(is_size):
+    raise ValueError(f"grid: got {grid!r}, {expected}")
+  return tuple(int(n) for n in sizes)

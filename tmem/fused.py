@@ -1,0 +1,240 @@
+"""The fast memory scan: the numbers of `plain_scan` with a hand-written backward pass.
+
+What makes it fast: the Gaussian is separable and the depthwise convolution linear, so the
+write half of the gate convolution is one small factor per axis, computed for all chunks
+before the scan; all biases fold into one volume that no step changes; each step is one
+[cells, 2C] x [2C, 4C] product. The backward pass keeps h and c of every step and nothing
+else, recomputes the gates, and sums parameter gradients in its carry.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tmem.cell import (
+  GateParams,
+  MemoryState,
+  StepInputs,
+  depthwise_conv,
+  lstm_update,
+  select_rows,
+)
+from tmem.grid import corner_weights, gaussian_factors, outer_product, read_corners
+from tmem.typing import Grid, Volume
+
+
+class _Weights(NamedTuple):
+  taps: jax.Array  # [axes, 3, C] depthwise kernel of the hidden half, without bias
+  pointwise: jax.Array  # [2C, 4C] in the compute type
+  bias: jax.Array  # [*grid, 4C] every bias of the gate convolution
+
+
+class _Chunk(NamedTuple):
+  factors: tuple[jax.Array, ...]  # per axis [batch, n, C]: the convolved write volume
+  cells: jax.Array  # [batch, reads, corners] int32
+  weights: jax.Array  # [batch, reads, corners]
+  write: jax.Array | None  # [batch] bool
+
+
+def fused_scan(
+  params: GateParams, state: MemoryState, inputs: StepInputs
+) -> tuple[MemoryState, jax.Array]:
+  """Same contract as `plain_scan`."""
+  dtype, grid = state.hidden.dtype, state.hidden.shape[1:-1]
+  channels = inputs.content.shape[-1]
+  taps = params.depthwise.astype(dtype)
+  weights = _Weights(
+    taps=taps[..., channels:],
+    pointwise=params.pointwise.astype(inputs.content.dtype),
+    bias=_bias_volume(params, grid, dtype),
+  )
+  chunks = _Chunk(
+    _write_factors(taps[..., :channels], inputs, grid),
+    *corner_weights(inputs.read_at, grid),
+    inputs.write,
+  )
+  hidden, cell, reads = _scan(weights, state.hidden, state.cell, chunks)
+  return state._replace(hidden=hidden, cell=cell), reads
+
+
+def _bias_volume(params: GateParams, grid: Grid, dtype) -> jax.Array:
+  """What the gate convolution makes of an empty input: [*grid, 4C]."""
+  empty = jnp.zeros((1, *grid, params.pointwise.shape[0]), dtype)
+  mixed = depthwise_conv(empty, params.depthwise.astype(dtype), params.depthwise_bias.astype(dtype))
+  product = jnp.matmul(mixed, params.pointwise.astype(dtype))
+  return (product + params.pointwise_bias.astype(dtype))[0]
+
+
+def _write_factors(taps: jax.Array, inputs: StepInputs, grid: Grid) -> tuple[jax.Array, ...]:
+  """The convolved write volumes of all chunks as per-axis factors [chunks, batch, n, C]."""
+  factors = []
+  for axis, factor in enumerate(gaussian_factors(inputs.write_at, inputs.spread, grid)):
+    padded = jnp.pad(factor.astype(taps.dtype), ((0, 0), (0, 0), (1, 1)))
+    n = factor.shape[-1]
+    factors.append(sum(padded[..., o : o + n, None] * taps[axis, o] for o in range(3)))
+  factors[0] = factors[0] * inputs.content.astype(taps.dtype)[..., None, :]
+  return tuple(factors)
+
+
+def _shifted(volume: jax.Array, axis: int) -> list[jax.Array]:
+  """The three views of a volume padded by one along `axis` that its taps multiply."""
+  size = volume.shape[axis] - 2
+  return [jax.lax.slice_in_dim(volume, o, o + size, axis=axis) for o in range(3)]
+
+
+def _conv_stages(volume: Volume, taps: jax.Array) -> list[jax.Array]:
+  """The input, padded once, and the result of each further axis; the last one is the output."""
+  stages = [jnp.pad(volume, [(0, 0), *[(1, 1)] * len(taps), (0, 0)])]
+  for axis, kernel in enumerate(taps, start=1):
+    parts = _shifted(stages[-1], axis)
+    stages.append(sum(k * part for k, part in zip(kernel, parts, strict=True)))
+  return stages
+
+
+def _conv_backward(
+  stages: list[jax.Array], taps: jax.Array, grad: Volume
+) -> tuple[Volume, jax.Array]:
+  """Gradients of `_conv_stages` towards its volume and its taps."""
+  axes = len(taps)
+  tap_grads = []
+  for axis in range(axes, 0, -1):
+    stage = stages[axis - 1]
+    for later in range(axis + 1, axes + 1):
+      stage = jax.lax.slice_in_dim(stage, 1, stage.shape[later] - 1, axis=later)
+    sum_over = tuple(range(axes + 1))
+    tap_grads.append(jnp.stack([jnp.sum(p * grad, sum_over) for p in _shifted(stage, axis)]))
+    padded = jnp.pad(grad, [(1, 1) if a == axis else (0, 0) for a in range(axes + 2)])
+    parts = _shifted(padded, axis)
+    grad = sum(k * part for k, part in zip(taps[axis - 1, ::-1], parts, strict=True))
+  return grad, jnp.stack(tap_grads[::-1])
+
+
+def _gate_inputs(weights: _Weights, hidden: Volume, factors) -> tuple[list[jax.Array], jax.Array]:
+  """The convolution stages of `hidden`, and the product's input [batch, *grid, 2C]."""
+  stages = _conv_stages(hidden, weights.taps)
+  mixed = jnp.concatenate([outer_product(factors), stages[-1]], axis=-1)
+  return stages, mixed.astype(weights.pointwise.dtype)
+
+
+def _gates(weights: _Weights, mixed: jax.Array) -> jax.Array:
+  product = jnp.matmul(mixed, weights.pointwise, preferred_element_type=weights.bias.dtype)
+  return product + weights.bias
+
+
+def _step(weights: _Weights, carry, chunk: _Chunk):
+  hidden, cell = carry
+  read = read_corners(hidden, chunk.cells, chunk.weights)
+  _, mixed = _gate_inputs(weights, hidden, chunk.factors)
+  new_hidden, new_cell = lstm_update(_gates(weights, mixed), cell)
+  carry = select_rows(chunk.write, new_hidden, hidden), select_rows(chunk.write, new_cell, cell)
+  return carry, read
+
+
+@jax.custom_vjp
+def _scan(weights: _Weights, hidden: Volume, cell: Volume, chunks: _Chunk):
+  (hidden, cell), reads = jax.lax.scan(functools.partial(_step, weights), (hidden, cell), chunks)
+  return hidden, cell, reads
+
+
+def _scan_forward(weights, hidden, cell, chunks):
+  def step(carry, chunk):
+    after, read = _step(weights, carry, chunk)
+    return after, (read, carry)
+
+  (hidden, cell), (reads, states) = jax.lax.scan(step, (hidden, cell), chunks)
+  return (hidden, cell, reads), (weights, states, chunks)
+
+
+def _scan_backward(residuals, grads):
+  weights, states, chunks = residuals
+  hidden_grad, cell_grad, read_grads = grads
+  weight_grads = jax.tree.map(lambda w: jnp.zeros(w.shape, weights.bias.dtype), weights)
+  (hidden_grad, cell_grad, weight_grads), chunk_grads = jax.lax.scan(
+    functools.partial(_step_backward, weights),
+    (hidden_grad, cell_grad, weight_grads),
+    (states, chunks, read_grads),
+    reverse=True,
+  )
+  weight_grads = jax.tree.map(lambda g, w: g.astype(w.dtype), weight_grads, weights)
+  return weight_grads, hidden_grad, cell_grad, chunk_grads
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _step_backward(weights: _Weights, carry, step):
+  after_hidden_grad, after_cell_grad, sums = carry
+  (hidden, cell), chunk, read_grad = step
+  stages, mixed = _gate_inputs(weights, hidden, chunk.factors)
+  gate_grad, cell_grad = _update_backward(
+    _gates(weights, mixed), cell, after_hidden_grad, after_cell_grad
+  )
+  if chunk.write is not None:
+    gate_grad = select_rows(chunk.write, gate_grad, jnp.zeros_like(gate_grad))
+  cell_grad = select_rows(chunk.write, cell_grad, after_cell_grad)
+
+  channels = hidden.shape[-1]
+  flat_mixed = mixed.reshape(-1, 2 * channels)
+  flat_grad = gate_grad.astype(mixed.dtype).reshape(-1, 4 * channels)
+  product = functools.partial(jnp.matmul, preferred_element_type=hidden.dtype)
+  mixed_grad = product(flat_grad, weights.pointwise.T).reshape(*hidden.shape[:-1], 2 * channels)
+  hidden_grad, taps_grad = _conv_backward(stages, weights.taps, mixed_grad[..., channels:])
+  if chunk.write is not None:
+    kept = select_rows(chunk.write, jnp.zeros_like(after_hidden_grad), after_hidden_grad)
+    hidden_grad = hidden_grad + kept
+
+  hidden_grad, corner_grad = _read_backward(hidden, chunk, read_grad, hidden_grad)
+  sums = _Weights(
+    taps=sums.taps + taps_grad,
+    pointwise=sums.pointwise + product(flat_mixed.T, flat_grad),
+    bias=sums.bias + jnp.sum(gate_grad, axis=0),
+  )
+  factor_grads = _outer_product_backward(chunk.factors, mixed_grad[..., :channels])
+  chunk_grad = _Chunk(factors=factor_grads, cells=None, weights=corner_grad, write=None)
+  return (hidden_grad, cell_grad, sums), chunk_grad
+
+
+def _update_backward(gates, cell, after_hidden_grad, after_cell_grad):
+  """Gradients of `lstm_update` towards the pre-activations and the cell before it."""
+  i, f, o, g = jnp.split(gates, 4, axis=-1)
+  i, f, o, g = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jax.nn.sigmoid(o), jnp.tanh(g)
+  squashed = jnp.tanh(f * cell + i * g)
+  grad = after_cell_grad + after_hidden_grad * o * (1.0 - squashed * squashed)
+  gate_grad = jnp.concatenate(
+    [
+      grad * g * (i * (1.0 - i)),
+      grad * cell * (f * (1.0 - f)),
+      after_hidden_grad * squashed * (o * (1.0 - o)),
+      grad * i * (1.0 - g * g),
+    ],
+    axis=-1,
+  )
+  return gate_grad, grad * f
+
+
+def _read_backward(hidden, chunk: _Chunk, read_grad, hidden_grad):
+  """Adds the read's gradient to `hidden_grad`, and returns that of the corner weights."""
+  batch, *_, channels = hidden.shape
+  cells = chunk.cells.reshape(batch, -1, 1)
+  corners = jnp.take_along_axis(hidden.reshape(batch, -1, channels), cells, axis=1, mode="clip")
+  corners = corners.reshape(*chunk.cells.shape, channels)
+  corner_grad = jnp.sum(corners * read_grad[:, :, None], axis=-1)
+  spread_out = read_grad[:, :, None] * chunk.weights[..., None]
+  rows = jnp.arange(batch)[:, None]
+  flat = hidden_grad.reshape(batch, -1, channels)
+  flat = flat.at[rows, cells[..., 0]].add(spread_out.reshape(batch, -1, channels))
+  return flat.reshape(hidden.shape), corner_grad
+
+
+def _outer_product_backward(factors: tuple[jax.Array, ...], grad: Volume) -> tuple[jax.Array, ...]:
+  """Gradients of `outer_product` towards each factor, by contracting one axis after another."""
+  grads = []
+  for axis in range(len(factors) - 1, 0, -1):
+    before = outer_product(factors[:axis])
+    sum_over = tuple(range(1, before.ndim - 1))
+    grads.append(jnp.sum(before[..., None, :] * grad, axis=sum_over))
+    last = factors[axis].reshape(len(grad), *(1,) * axis, *factors[axis].shape[1:])
+    grad = jnp.sum(grad * last, axis=-2)
+  return (grad, *grads[::-1])

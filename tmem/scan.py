@@ -1,0 +1,65 @@
+"""Chunks through `jax.lax.scan`: choice of the implementation and of what is recomputed."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from tmem.cell import GateParams, MemoryState, StepInputs, memory_step
+from tmem.fused import fused_scan
+
+
+def plain_scan(
+  params: GateParams, state: MemoryState, inputs: StepInputs
+) -> tuple[MemoryState, jax.Array]:
+  """`memory_step` scanned over chunks; autodiff differentiates it. The reference for tests."""
+  return jax.lax.scan(functools.partial(memory_step, params), state, inputs)
+
+
+SCANS = {"plain": plain_scan, "fast": fused_scan}
+
+
+def memory_scan(
+  params: GateParams,
+  state: MemoryState,
+  inputs: StepInputs,
+  *,
+  implementation: str = "fast",
+  remat: bool | int = False,
+) -> tuple[MemoryState, jax.Array]:
+  """Runs the memory over a sequence of chunks.
+
+  Args:
+    params: the gate convolution; closed over, never scanned.
+    state: the state before the first chunk.
+    inputs: `StepInputs` whose arrays have a leading axis of chunks.
+    implementation: "fast" or "plain"; the same numbers from either.
+    remat: False keeps the state of every step for the backward pass; n >= 1 keeps one every n
+      steps and recomputes the others; True chooses n ≈ √chunks.
+
+  Returns:
+    `(state, reads)`: the state after the last chunk, and what each chunk read before its own
+    write, [chunks, batch, reads, channels].
+
+  Raises:
+    ValueError: if `implementation` is unknown.
+
+  Reference: arXiv 2605.27686, recurrent update over chunks.
+  """
+  if implementation not in SCANS:
+    raise ValueError(f"implementation: got {implementation!r}, expected one of {sorted(SCANS)}")
+  scan = functools.partial(SCANS[implementation], params)
+  chunks = inputs.content.shape[0]
+  length = math.isqrt(chunks) if remat is True else int(remat)
+  if not 0 < length < chunks:
+    return scan(state, inputs)
+
+  whole = chunks - chunks % length
+  split = jax.tree.map(lambda a: a[:whole].reshape(-1, length, *a.shape[1:]), inputs)
+  state, reads = jax.lax.scan(jax.checkpoint(scan), state, split)
+  reads = reads.reshape(whole, *reads.shape[2:])
+  if whole == chunks:
+    return state, reads
+  state, rest = jax.checkpoint(scan)(state, jax.tree.map(lambda a: a[whole:], inputs))
+  return state, jnp.concatenate([reads, rest])
