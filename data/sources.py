@@ -113,7 +113,8 @@ def read_wikitext2(data_dir: str | Path | None) -> Splits:
     "wikitext-2-v1.zip",
     "wikitext2",
     "download wikitext-2-v1.zip (WikiText-2, word level, of Salesforce Research;"
-    " https://huggingface.co/datasets/Salesforce/wikitext names the sources)",
+    " https://huggingface.co/datasets/Salesforce/wikitext names the sources; its"
+    " unpacked folder wikitext-2 serves as well)",
   )
   return {split: _articles(document) for split, document in _read_wikitext_zip(path).items()}
 

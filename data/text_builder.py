@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import io
 import logging
 import os
 import pwd
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,11 +23,9 @@ from absl import logging as absl_logging
 from tensorflow_datasets.core.utils import tqdm_utils
 
 from data.documents import SPLITS, Document, Splits, fingerprint
+from data.errors import DatasetError
 
 _log = logging.getLogger(__name__)
-
-# What a killed preparation left behind is removed once nobody can still be writing it.
-_ABANDONED_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -107,6 +105,9 @@ def cached_documents(corpus: str, documents: Splits) -> Splits:
 
   Returns:
     The documents by split, as read back from the records.
+
+  Raises:
+    DatasetError: if not even the temporary directory can be written.
   """
   config = TextCorpusConfig(name=f"{corpus}-{fingerprint(documents)}", documents=documents)
   try:
@@ -117,52 +118,54 @@ def cached_documents(corpus: str, documents: Splits) -> Splits:
       " directory that can be written",
       " ".join(str(error).split()),
     )
-  with tempfile.TemporaryDirectory(prefix="tmem-") as directory:
-    return _read_or_prepare(config, Path(directory))
+  try:
+    with tempfile.TemporaryDirectory(prefix="tmem-") as directory:
+      return _read_or_prepare(config, Path(directory))
+  except OSError as error:
+    raise DatasetError(
+      f"{corpus}: cannot prepare the data set ({' '.join(str(error).split())}); free some disk"
+      " space, or set TMEM_CACHE_DIR to a directory with room"
+    ) from error
 
 
 @_quiet()
 def _read_or_prepare(config: TextCorpusConfig, cache: Path) -> Splits:
-  expected = fingerprint(config.documents)
-  cache.mkdir(parents=True, exist_ok=True)
-  builder = _builder(config, cache)
-  if builder is not None and builder.is_prepared():
-    documents = _read(builder)
-    if documents is not None and fingerprint(documents) == expected:
-      return documents
-  _remove_damaged_and_abandoned(cache / TextCorpus.name / config.name)
-  builder = _prepare(config, cache)
-  documents = _read(builder)
-  if documents is None or fingerprint(documents) != expected:
-    raise OSError(f"{builder.data_dir}: records do not hold what was written")
+  documents = _read(config, cache)
+  if documents is None:
+    directory = cache / TextCorpus.name / config.name
+    directory.mkdir(parents=True, exist_ok=True)
+    with _locked(directory / "lock"):
+      documents = _read(config, cache)  # another process may have been first
+      if documents is None:
+        _remove_remains(directory)
+        _prepare(config, cache)
+        documents = _read(config, cache)
+  if documents is None:
+    raise OSError(f"{cache}: the records do not hold what was written")
   return documents
 
 
-def _prepare(config: TextCorpusConfig, cache: Path) -> TextCorpus:
-  builder = TextCorpus(config=config, data_dir=cache, file_format="array_record")
-  try:
-    # Writes to a directory of its own, which becomes the prepared one by a rename at the end.
-    builder.download_and_prepare(file_format="array_record")
-  except OSError:
-    # Another process may have been first: the rename then finds its directory in place.
-    builder = TextCorpus(config=config, data_dir=cache, file_format="array_record")
-    if not builder.is_prepared():
-      raise
-  return builder
+def _builder(config: TextCorpusConfig, cache: Path) -> TextCorpus:
+  return TextCorpus(config=config, data_dir=cache, file_format="array_record")
 
 
-def _builder(config: TextCorpusConfig, cache: Path) -> TextCorpus | None:
+def _prepare(config: TextCorpusConfig, cache: Path) -> None:
   try:
-    return TextCorpus(config=config, data_dir=cache, file_format="array_record")
-  except Exception:  # TFDS and protobuf raise many kinds for damaged metadata
+    # Writes to a directory of its own, which a rename makes the prepared one at the end.
+    _builder(config, cache).download_and_prepare(file_format="array_record")
+  except RuntimeError as error:  # how array_record reports a full disk
+    raise OSError(str(error)) from error
+
+
+def _read(config: TextCorpusConfig, cache: Path) -> Splits | None:
+  """Reads the prepared documents; None if they are not prepared, or damaged."""
+  try:
+    builder = _builder(config, cache)
+    documents = {split: _documents(builder.as_data_source(split=split)) for split in SPLITS}
+  except Exception:  # TFDS, array_record and protobuf raise many kinds for what they cannot read
     return None
-
-
-def _read(builder: TextCorpus) -> Splits | None:
-  try:
-    return {split: _documents(builder.as_data_source(split=split)) for split in SPLITS}
-  except Exception:  # TFDS, array_record and protobuf raise many kinds for damaged records
-    return None
+  same = all(list(documents[split]) == list(config.documents[split]) for split in SPLITS)
+  return documents if same else None
 
 
 def _documents(source: Sequence[Mapping[str, bytes]]) -> Sequence[Document]:
@@ -173,12 +176,19 @@ def _documents(source: Sequence[Mapping[str, bytes]]) -> Sequence[Document]:
   ]
 
 
-def _remove_damaged_and_abandoned(directory: Path) -> None:
-  shutil.rmtree(directory / str(TextCorpus.VERSION), ignore_errors=True)
-  for path in directory.glob("incomplete.*"):
-    with contextlib.suppress(OSError):
-      if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-        shutil.rmtree(path, ignore_errors=True)
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+  # The system drops the lock of a process that ends, however it ends.
+  with path.open("a") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield
+
+
+def _remove_remains(directory: Path) -> None:
+  """Removes damaged records and what a killed preparation left; only for the lock's holder."""
+  for path in directory.iterdir():
+    if path.is_dir():
+      shutil.rmtree(path)
 
 
 def _cache_directory() -> Path:
