@@ -1,0 +1,223 @@
+"""Checkpoints: written atomically, restored exactly, never into another model.
+
+One folder per checkpoint, `checkpoints/<step>/`, with the items `params`, `optimizer` and
+`progress` (JSON: where the run is, and the path, type and shape of every array). A checkpoint is
+written beside its place and renamed into it, so what a killed save leaves behind never looks
+like a checkpoint. The newest checkpoints are kept, and the best one of each of them.
+"""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from train.errors import RunError
+from train.state import TrainState
+
+_NAME = re.compile(r"(\d{8,})(?:\.(\d+))?")
+_UNFINISHED = "unfinished."
+
+
+class Checkpoints:
+  """The checkpoints of one run.
+
+  Attributes:
+    directory: where they lie; other files in it are left alone.
+    keep: how many of the newest to keep, besides the best.
+  """
+
+  def __init__(self, directory: Path, keep: int = 2):
+    self.directory = Path(directory).absolute()
+    self.keep = keep
+    self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+
+  def save(self, state: TrainState, progress: dict[str, Any]) -> Path:
+    """Writes a checkpoint and removes those that are no longer needed.
+
+    Args:
+      state: the training state.
+      progress: JSON values; "best_step" names the step of the best checkpoint so far.
+
+    Returns:
+      The folder of the checkpoint.
+    """
+    items = _items(state)
+    meta = {"progress": progress, "arrays": {name: _shapes(flat) for name, flat in items.items()}}
+    final = self._free_path(int(state.step))
+    unfinished = self.directory / f"{_UNFINISHED}{final.name}"
+    if jax.process_index() == 0:
+      self.directory.mkdir(parents=True, exist_ok=True)
+      _remove(unfinished)
+    self._orbax.save(
+      unfinished,
+      args=ocp.args.Composite(
+        progress=ocp.args.JsonSave(meta),
+        **{name: ocp.args.StandardSave(flat) for name, flat in items.items()},
+      ),
+    )
+    if jax.process_index() == 0:
+      unfinished.rename(final)
+      self._remove_unneeded()
+    return final
+
+  def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
+    """Restores the newest checkpoint that can be read.
+
+    Args:
+      abstract: TrainState of shapes, types and shardings; the mesh need not be the one that the
+        checkpoint was written on.
+
+    Returns:
+      (state, progress), or None if there are no checkpoints.
+
+    Raises:
+      RunError: if the checkpoint is of another model, or if none can be read.
+    """
+    found = self._restore_newest(self._paths(), _items(abstract))
+    if found is None:
+      return None
+    arrays, progress, step = found
+    leaves = [*arrays["params"].values(), *arrays["optimizer"].values()]
+    tree = jax.tree.structure((abstract.params, abstract.opt_state))
+    params, opt_state = jax.tree.unflatten(tree, leaves)
+    counters = [
+      jax.device_put(jax.numpy.int32(value), like.sharding)
+      for value, like in ((step, abstract.step), (progress["skipped"], abstract.skipped))
+    ]
+    return TrainState(counters[0], params, opt_state, counters[1]), progress
+
+  def restore_params(self, abstract_params: Any) -> tuple[Any, int] | None:
+    """Restores the parameters of the best checkpoint, or of the newest while none is best.
+
+    Args:
+      abstract_params: nested dict of shapes, types and shardings.
+
+    Returns:
+      (params, step), or None if there are no checkpoints.
+
+    Raises:
+      RunError: if the checkpoint is of another model, or if none can be read.
+    """
+    paths = self._paths()
+    best = {self._best_step(path) for path in paths[:1]}
+    preferred = [path for path in paths if _step(path) in best] + paths
+    found = self._restore_newest(preferred, {"params": _flat(abstract_params)})
+    if found is None:
+      return None
+    arrays, _, step = found
+    tree = jax.tree.structure(abstract_params)
+    return jax.tree.unflatten(tree, arrays["params"].values()), step
+
+  def _restore_newest(self, paths: list[Path], items: dict[str, dict[str, Any]]):
+    failure = None
+    for path in paths:
+      try:
+        meta = self._read_meta(path)
+        saved = meta["arrays"]
+      except Exception as error:  # whatever a broken file makes the libraries raise
+        failure = failure or (path, error)
+        continue
+      for name, flat in items.items():
+        _check_same_arrays(path, name, saved[name], _shapes(flat))
+      try:
+        restored = self._orbax.restore(
+          path,
+          args=ocp.args.Composite(
+            **{name: ocp.args.StandardRestore(flat) for name, flat in items.items()}
+          ),
+        )
+      except Exception as error:
+        failure = failure or (path, error)
+        continue
+      if failure:
+        _warn(f"{failure[0]} cannot be read; going back to {path.name}")
+      arrays = {name: {key: restored[name][key] for key in flat} for name, flat in items.items()}
+      return arrays, meta["progress"], _step(path)
+    if failure:
+      reason = str(failure[1]).strip().splitlines() or [type(failure[1]).__name__]
+      raise RunError(
+        f"{self.directory}: no checkpoint can be read ({failure[0].name}: {reason[0][:150]});"
+        " remove that folder to start again, or choose another --workdir"
+      )
+    return None
+
+  def _read_meta(self, path: Path) -> dict[str, Any]:
+    args = ocp.args.Composite(progress=ocp.args.JsonRestore())
+    return dict(self._orbax.restore(path, args=args)["progress"])
+
+  def _best_step(self, path: Path) -> int | None:
+    try:
+      return self._read_meta(path)["progress"].get("best_step")
+    except Exception:
+      return None
+
+  def _paths(self) -> list[Path]:
+    """Checkpoints, newest first."""
+    if not self.directory.is_dir():
+      return []
+    paths = [p for p in self.directory.iterdir() if p.is_dir() and _NAME.fullmatch(p.name)]
+    return sorted(paths, key=_order, reverse=True)
+
+  def _free_path(self, step: int) -> Path:
+    """A step that is saved again gets the next number: nothing is ever replaced in place."""
+    taken = [_order(path)[1] for path in self._paths() if _step(path) == step]
+    suffix = f".{max(taken) + 1}" if taken else ""
+    return self.directory / f"{step:08d}{suffix}"
+
+  def _remove_unneeded(self) -> None:
+    paths = self._paths()
+    newest = paths[: self.keep]
+    best = {self._best_step(path) for path in newest}
+    for path in paths:
+      is_latest_of_step = path == next(p for p in paths if _step(p) == _step(path))
+      if path not in newest and not (_step(path) in best and is_latest_of_step):
+        # Renamed first: a removal that is cut short must not leave half a checkpoint.
+        _remove(path.rename(self.directory / f"{_UNFINISHED}{path.name}"))
+    for path in self.directory.glob(f"{_UNFINISHED}*"):
+      _remove(path)
+
+
+def _items(state: TrainState) -> dict[str, dict[str, Any]]:
+  return {"params": _flat(state.params), "optimizer": _flat(state.opt_state)}
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+  """Leaves by path, in the order of the tree."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _shapes(flat: dict[str, Any]) -> dict[str, str]:
+  return {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in flat.items()}
+
+
+def _check_same_arrays(path: Path, item: str, saved: dict[str, str], model: dict[str, str]) -> None:
+  """Raises RunError naming the first array that differs."""
+  for name in sorted(saved.keys() | model.keys()):
+    if saved.get(name) != model.get(name):
+      raise RunError(
+        f"{path} is of another model: {item}/{name} is {saved.get(name, 'missing')} in the"
+        f" checkpoint and {model.get(name, 'missing')} in this model"
+      )
+
+
+def _order(path: Path) -> tuple[int, int]:
+  step, attempt = _NAME.fullmatch(path.name).groups()
+  return int(step), int(attempt or 0)
+
+
+def _step(path: Path) -> int:
+  return _order(path)[0]
+
+
+def _remove(path: Path) -> None:
+  if path.exists():
+    shutil.rmtree(path)
+
+
+def _warn(message: str) -> None:
+  print(f"warning: {message}", file=sys.stderr, flush=True)

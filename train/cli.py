@@ -1,0 +1,58 @@
+"""How every command ends: one clear line and an exit status, no stack trace without --debug."""
+
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+
+import absl.logging
+
+from train.errors import RunError
+
+_DETERMINISTIC = "--xla_gpu_deterministic_ops"
+
+
+def prepare() -> None:
+  """Silences the libraries' notes and makes accelerators compute the same thing every time."""
+  absl.logging.set_verbosity(absl.logging.ERROR)
+  for name in ("jax", "orbax", "flax"):
+    logging.getLogger(name).setLevel(logging.ERROR)
+  warnings.filterwarnings("ignore", category=DeprecationWarning)
+  xla_flags = os.environ.get("XLA_FLAGS", "")
+  if _DETERMINISTIC not in xla_flags:  # exact resume needs it; the CPU always is
+    os.environ["XLA_FLAGS"] = f"{xla_flags} {_DETERMINISTIC}=true".strip()
+
+
+def run(main: Callable[[Sequence[str]], None]) -> None:
+  """Runs a command and exits: 0, 1 for errors, 2 for bad flags, 128 + number for signals.
+
+  Args:
+    main: takes the command line, program name first.
+  """
+  prepare()
+  is_debug = any(flag in ("--debug", "--debug=true", "-debug") for flag in sys.argv[1:])
+  try:
+    main(sys.argv)
+  except RunError as error:
+    status, message = error.exit_status, str(error)
+  except KeyboardInterrupt:
+    status, message = 130, "interrupted"
+  except BrokenPipeError:  # whoever read our output has gone, as `head` does
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+  except OSError as error:
+    place = f"{error.filename}: " if error.filename else ""
+    status, message = 1, f"{place}{error.strerror or error}"
+  except Exception as error:
+    first_line = (str(error).strip().splitlines() or [""])[0][:300]
+    status = 1
+    message = f"{type(error).__name__}: {first_line} (--debug shows where it comes from)"
+  else:
+    sys.exit(0)
+  if is_debug:
+    traceback.print_exc()
+  label = "" if status > 128 else "error: "
+  print(f"{label}{' '.join(message.split())}", file=sys.stderr, flush=True)
+  sys.exit(status)

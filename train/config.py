@@ -1,0 +1,129 @@
+"""What a run needs to know, as frozen dataclasses. `train.flags` makes them from flags."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from tmem.models import LanguageConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """Which text.
+
+  Attributes:
+    dataset: name of a dataset.
+    data_dir: folder of downloaded datasets, or None for the default place.
+    data_path: file or folder of `dataset="text"`, or None.
+    tokenizer: "byte", "char", "word", or None for the dataset's usual one.
+  """
+
+  dataset: str
+  data_dir: str | None
+  data_path: str | None
+  tokenizer: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimConfig:
+  """AdamW with linear warm-up and cosine decay.
+
+  Attributes:
+    learning_rate: peak learning rate, reached after the warm-up.
+    warmup_steps: steps of linear warm-up.
+    steps: all steps, including the warm-up; the cosine ends here.
+    final_lr_fraction: learning rate at the end as a fraction of the peak.
+    weight_decay: decoupled weight decay of matrices.
+    clip_norm: largest global gradient norm; 0 turns clipping off.
+    b1: decay of the first moment.
+    b2: decay of the second moment.
+    accumulate: micro-batches per step.
+  """
+
+  learning_rate: float
+  warmup_steps: int
+  steps: int
+  final_lr_fraction: float = 0.1
+  weight_decay: float = 0.1
+  clip_norm: float = 1.0
+  b1: float = 0.9
+  b2: float = 0.99
+  accumulate: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """How a run proceeds and what it leaves behind.
+
+  Attributes:
+    workdir: where everything is written.
+    preset: name of the preset it started from.
+    seed: seed of parameters, data order and dropout.
+    batch_size: global batch size in sequences.
+    steps: all steps.
+    eval_every: steps between evaluations on the validation split.
+    eval_tokens: tokens of the validation split that those evaluations read; 0 means all. The
+      final result is always of the whole split.
+    log_every: steps between lines of metrics.jsonl.
+    checkpoint_every: steps between checkpoints.
+    keep: newest checkpoints to keep (the best one is kept besides).
+    patience: evaluations without improvement before the run stops; 0 means never.
+    max_skipped_steps: the run stops when more steps than this were not finite.
+    stop_at: step at which this process saves and ends, as if interrupted; 0 means never.
+    mesh: sizes of the mesh axes (data, fsdp); one of them may be -1.
+  """
+
+  workdir: Path
+  preset: str
+  seed: int
+  batch_size: int
+  steps: int
+  eval_every: int = 100
+  eval_tokens: int = 0
+  log_every: int = 10
+  checkpoint_every: int = 100
+  keep: int = 2
+  patience: int = 0
+  max_skipped_steps: int = 10
+  stop_at: int = 0
+  mesh: tuple[int, int] = (-1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleConfig:
+  """How text is generated.
+
+  Attributes:
+    prompt: text to continue.
+    temperature: 0 takes the likeliest token, 1 samples from the model's distribution.
+    top_k: sample among the k likeliest tokens; 0 means all.
+    tokens: number of tokens to generate.
+  """
+
+  prompt: str
+  temperature: float
+  top_k: int
+  tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageRun:
+  """Everything `train.language` needs.
+
+  Attributes:
+    mode: "train", "eval" or "generate".
+    data: which text.
+    model: the model; its vocab_size is a placeholder until the text is read.
+    optim: the optimizer.
+    run: how the run proceeds.
+    sample: how text is generated.
+    flags: the value of every flag, as JSON: enough to run it again.
+  """
+
+  mode: str
+  data: DataConfig
+  model: LanguageConfig
+  optim: OptimConfig
+  run: RunConfig
+  sample: SampleConfig
+  flags: dict[str, Any]

@@ -1,0 +1,215 @@
+"""Flags of `train.language`, and the only place where flags become configuration.
+
+Values come from the command line, then, when a run is resumed, from its `config.json`, then from
+the preset.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+import tmem
+from tmem.models import LanguageConfig
+from train import config, outputs
+from train.errors import FlagError, RunError
+from train.flag_table import GROUPS, MAY_CHANGE, OF_THE_PROCESS, SWITCHES, VALUES
+from train.parsers import mesh_sizes
+from train.presets import PRESETS, preset_values
+
+
+def define() -> flags.FlagValues:
+  """Declares all flags; the defaults are those of the first preset."""
+  values, preset = flags.FlagValues(), preset_values(PRESETS[0])
+  for name, (parser, default, text) in VALUES.items():
+    flags.DEFINE(parser, name, preset.get(name, default), text, values, _Serializer())
+  for name, text in SWITCHES.items():
+    flags.DEFINE_boolean(name, False, text, values)
+  for name in ("help", "helpshort", "helpfull"):
+    flags.DEFINE_boolean(name, False, "Show this help.", values)
+  return values
+
+
+def parse(argv: Sequence[str], usage: str = "") -> config.LanguageRun | None:
+  """Turns the command line into the configuration of a language run.
+
+  Args:
+    argv: the command line, program name first.
+    usage: text above the help.
+
+  Returns:
+    The configuration, or None if help was asked for (and printed).
+
+  Raises:
+    FlagError: naming the flag, what came and what is right.
+    RunError: if the workdir's configuration cannot be read.
+  """
+  values = define()
+  try:
+    rest = values(list(argv))[1:]
+  except flags.Error as error:
+    raise FlagError(str(error).split("\n")[0].removeprefix("flag ")) from error
+  if values.help or values.helpshort or values.helpfull:
+    print(helpas_text(usage))
+    return None
+  if rest:
+    raise FlagError(f"{rest[0]!r}: flags look like --name=value")
+  given = {name: values[name].value for name in (*VALUES, *SWITCHES) if values[name].present}
+  if not given.get("workdir"):
+    raise FlagError("--workdir: missing, expected the folder of the run, as in --workdir=runs/a")
+  return build(_resolve(given))
+
+
+def helpas_text(usage: str) -> str:
+  """The help: usage, then every flag by group with its default."""
+  defaults, lines = preset_values(PRESETS[0]), [usage.strip(), ""]
+  for title, group in GROUPS.items():
+    lines.append(f"{title}:")
+    for name, (parser, default, text) in group.items():
+      default = defaults.get(name, default)
+      shown = "" if default is None else f" (default: {_Serializer().serialize(default)})"
+      kind = f" [{parser.syntactic_help}]" if parser.syntactic_help else ""
+      lines += _entry(f"--{name}", f"{text}{kind}{shown}")
+  lines.append("Switches:")
+  for name, text in SWITCHES.items():
+    lines += _entry(f"--[no]{name}", text)
+  return "\n".join(lines)
+
+
+def _entry(name: str, text: str) -> list[str]:
+  indent = " " * 26
+  wrapped = textwrap.wrap(text, 96, initial_indent=indent, subsequent_indent=indent)
+  first = f"  {name:<23} {wrapped[0].strip()}"
+  return [first, *wrapped[1:]] if len(name) <= 23 else [f"  {name}", *wrapped]
+
+
+def _resolve(given: dict[str, Any]) -> dict[str, Any]:
+  """Every flag's value: given, or of the run in the workdir, or of the preset."""
+  workdir = Path(given["workdir"])
+  if workdir.exists() and not workdir.is_dir():
+    raise FlagError(f"--workdir={workdir}: is a file, expected a folder")
+  mode = given.get("mode", "train")
+  saved = _saved_flags(workdir)
+  if saved is None and mode != "train":
+    raise RunError(f"--workdir={workdir}: no run there to {mode} from; train one first")
+  defaults = {name: default for name, (_, default, _) in VALUES.items()}
+  defaults |= dict.fromkeys(SWITCHES, False) | preset_values(given.get("preset", PRESETS[0]))
+  # A preset on the command line means the whole command: everything must agree. Without it, and
+  # to evaluate or generate, what is not given is as the run has it.
+  base = saved if saved is not None and (mode != "train" or "preset" not in given) else {}
+  values = {**defaults, **base, **given}
+  for name in saved or ():
+    changed = _plain(values.get(name)) != _plain(saved[name])
+    if changed and name not in MAY_CHANGE and (mode == "train" or name in given):
+      raise FlagError(
+        f"--{name}: the run in {workdir} was started with {as_text(saved[name])}, this command has"
+        f" {as_text(values[name])}; use that value or another --workdir"
+      )
+  return values
+
+
+def _saved_flags(workdir: Path) -> dict[str, Any] | None:
+  record = outputs.read_json(workdir / outputs.CONFIG)
+  if record is None:
+    return None
+  known = (*VALUES, *SWITCHES)
+  saved = record.get("flags")
+  if not isinstance(saved, dict) or any(name not in known for name in saved):
+    raise RunError(
+      f"{workdir / outputs.CONFIG}: not written by this version; use another --workdir"
+    )
+  return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+
+
+def build(values: dict[str, Any]) -> config.LanguageRun:
+  """Makes the configuration from every flag's value.
+
+  Args:
+    values: value of every flag by name.
+
+  Returns:
+    The configuration.
+
+  Raises:
+    FlagError: if values do not fit together.
+  """
+  if values["batch_size"] % values["accumulate"]:
+    raise FlagError(
+      f"--accumulate={values['accumulate']}: does not divide --batch_size={values['batch_size']}"
+    )
+  if values["warmup_steps"] > values["steps"]:
+    raise FlagError(f"--warmup_steps={values['warmup_steps']}: more than --steps={values['steps']}")
+  if values["dataset"] == "text" and not values["data_path"]:
+    raise FlagError("--data_path: missing, --dataset=text needs a file or a folder")
+  pick = lambda cls, **more: cls(  # noqa: E731
+    **{**{name: values[name] for name in cls.__dataclass_fields__ if name in values}, **more}
+  )
+  return config.LanguageRun(
+    mode=values["mode"],
+    data=pick(config.DataConfig),
+    model=_model(values),
+    optim=pick(config.OptimConfig),
+    run=pick(config.RunConfig, workdir=Path(values["workdir"]), mesh=mesh_sizes(values["mesh"])),
+    sample=pick(config.SampleConfig, tokens=values["sample_tokens"]),
+    flags={name: _plain(value) for name, value in values.items() if name not in OF_THE_PROCESS},
+  )
+
+
+def _model(values: dict[str, Any]) -> LanguageConfig:
+  renamed = {"channels": "memory_channels", "implementation": "memory_implementation"}
+  shared = (
+    "grid",
+    "chunk_size",
+    "forget_bias",
+    "read_query",
+    "sigma_scale",
+    "sigma_min",
+    "sigma_max",
+    "remat",
+    "dtype",
+  )
+  model = (
+    "features",
+    "num_heads",
+    "num_layers",
+    "max_length",
+    "method",
+    "window",
+    "dropout",
+    "memory_every_n_layers",
+    "state_scope",
+    "allow_future_leak",
+    "gate_init",
+    "dtype",
+  )
+  try:
+    memory = tmem.MemoryConfig(
+      **{field: values[flag] for field, flag in renamed.items()},
+      **{name: values[name] for name in shared},
+    )
+    return LanguageConfig(
+      vocab_size=1,
+      mlp_features=values["mlp_features"] or None,
+      memory=memory,
+      **{name: values[name] for name in model},
+    )
+  except ValueError as error:
+    field, colon, rest = str(error).partition(":")
+    flag = renamed.get(field, field)
+    raise FlagError(f"--{flag}:{rest}" if colon and flag in values else str(error)) from error
+
+
+class _Serializer(flags.ArgumentSerializer):
+  def serialize(self, value: Any) -> str:
+    return as_text(value)
+
+
+def as_text(value: Any) -> str:
+  """A value as it is written on the command line."""
+  return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def _plain(value: Any) -> Any:
+  return list(value) if isinstance(value, tuple) else value

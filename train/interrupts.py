@@ -1,0 +1,35 @@
+"""SIGTERM and Ctrl-C as a question the loop asks between steps."""
+
+import signal
+from types import TracebackType
+
+
+class Interrupts:
+  """While active, the first signal is remembered; a second Ctrl-C ends the process at once.
+
+  Attributes:
+    signum: the signal that came, or None.
+  """
+
+  SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+  def __init__(self):
+    self.signum: int | None = None
+    self._previous = {}
+
+  def __enter__(self) -> "Interrupts":
+    self._previous = {number: signal.signal(number, self._remember) for number in self.SIGNALS}
+    return self
+
+  def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
+    for number, handler in self._previous.items():
+      signal.signal(number, handler)
+
+  def pending(self) -> bool:
+    """Whether the run has been asked to stop."""
+    return self.signum is not None
+
+  def _remember(self, signum, frame):
+    if self.signum is not None and signum == signal.SIGINT:
+      raise KeyboardInterrupt
+    self.signum = signum

@@ -1,0 +1,101 @@
+"""Trains a causal language model, evaluates it, or lets it write.
+
+  python -m train.language --workdir=runs/memory --preset=quickstart
+  python -m train.language --workdir=runs/memory --mode=eval
+  python -m train.language --workdir=runs/memory --mode=generate --prompt="import "
+
+The same command again resumes a run that was stopped. A flag overrides the preset.
+"""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from data import text
+from tmem.models import LanguageConfig, LanguageModel
+from train import cli, flags, generate, inference, language_task, loop, outputs, result
+from train.config import LanguageRun
+from train.errors import RunError
+from train.evaluate import make_evaluate
+from train.sharding import make_mesh
+
+SPLITS = ("valid", "test")
+
+
+def main(argv: Sequence[str]) -> None:
+  """Runs the command.
+
+  Args:
+    argv: the command line, program name first.
+  """
+  config = flags.parse(argv, __doc__)
+  if config is not None:
+    {"train": train, "eval": evaluate, "generate": write}[config.mode](config)
+
+
+def train(config: LanguageRun) -> None:
+  """Trains to the end, or says that this has been done."""
+  workdir = config.run.workdir
+  finished = outputs.read_result(workdir)
+  if finished is not None:
+    print(f"{workdir} is finished; nothing to do.\n{result.summary(finished, SPLITS)}")
+    return
+  outputs.make_workdir(workdir)
+  corpus = language_task.load_corpus(config.data)
+  fingerprint = language_task.check_same_text(config, corpus)
+  outputs.write_json(workdir / outputs.TOKENIZER, corpus.tokenizer.to_dict())
+  task = language_task.make_task(config, corpus)
+  options = [f"--{k}={flags.as_text(v)}" for k, v in config.flags.items() if v is not None]
+  record = {
+    "task": task.name,
+    "command": shlex.join(["python", "-m", "train.language", f"--workdir={workdir}", *options]),
+    "flags": config.flags,
+    "model": language_task.model_config(config, corpus).to_dict(),
+    "data": fingerprint,
+    "versions": result.versions(),
+  }
+  loop.train(task, config.run, config.optim, record)
+
+
+def evaluate(config: LanguageRun) -> None:
+  """Evaluates the best checkpoint on whole splits, prints that and writes `eval.json`."""
+  corpus = language_task.load_corpus(config.data)
+  language_task.check_same_text(config, corpus)
+  task = language_task.make_task(config, corpus)
+  mesh = make_mesh(config.run.mesh, config.run.batch_size)
+  graphdef, params, step = inference.restore_best(task.build, config.run, mesh)
+  run_split = make_evaluate(graphdef, task.loss_fn, mesh)
+  measured: dict[str, Any] = {"step": step, "protocol": task.protocol}
+  for split in task.splits:
+    for name, value in task.metrics(run_split(params, task.eval_batches(split, 0)), split).items():
+      measured[f"{split}_{name}"] = value
+      print(f"{split} {name.replace('_', ' ')}: {value:.4f}")
+  outputs.write_json(config.run.workdir / outputs.EVALUATION, measured)
+
+
+def write(config: LanguageRun) -> None:
+  """Prints the prompt and what the best checkpoint makes of it."""
+  record = outputs.read_json(config.run.workdir / outputs.CONFIG)
+  described = outputs.read_json(config.run.workdir / outputs.TOKENIZER)
+  if described is None:
+    raise RunError(f"{config.run.workdir / outputs.TOKENIZER}: missing; train first")
+  tokenizer = text.tokenizer_from_dict(described)
+  model = LanguageConfig.from_dict(record["model"])
+  graphdef, params, _ = inference.restore_best(
+    lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
+  )
+  tokens = generate.generate(
+    graphdef,
+    params,
+    language_task.encode_prompt(tokenizer, config.sample.prompt),
+    count=config.sample.tokens,
+    max_length=model.max_length,
+    temperature=config.sample.temperature,
+    top_k=config.sample.top_k,
+    seed=config.run.seed,
+  )
+  print(config.sample.prompt + tokenizer.decode(tokens))
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,142 @@
+"""Language modelling as a task of the loop: text in, next-token loss out."""
+
+import dataclasses
+import zlib
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from data import loader, text
+from data.errors import DatasetError
+from tmem import interop
+from tmem.models import LanguageConfig, LanguageModel
+from train import outputs
+from train.config import DataConfig, LanguageRun
+from train.errors import FlagError, RunError
+from train.losses import language_loss
+from train.metrics import language_metrics
+from train.task import Task
+
+EVAL_TOKENS = 2048
+
+
+def load_corpus(config: DataConfig) -> text.Corpus:
+  """Reads the text of a run.
+
+  Args:
+    config: which text.
+
+  Returns:
+    The corpus.
+
+  Raises:
+    RunError: saying what is missing and what would be right.
+  """
+  try:
+    return text.load_corpus(config.dataset, config.data_dir, config.data_path, config.tokenizer)
+  except DatasetError as error:
+    raise RunError(str(error)) from error
+
+
+def fingerprint(corpus: text.Corpus) -> dict[str, Any]:
+  """What tells this text from another one, as JSON."""
+  checksum = zlib.crc32(corpus.train.tobytes())
+  return {"tokens": corpus.train.size, "vocab_size": corpus.vocab_size, "crc32": checksum}
+
+
+def check_same_text(config: LanguageRun, corpus: text.Corpus) -> dict[str, Any]:
+  """Returns the fingerprint of the text, or raises RunError if the run began with another."""
+  record = outputs.read_json(config.run.workdir / outputs.CONFIG) or {}
+  found = fingerprint(corpus)
+  began_with = record.get("data", found)
+  if began_with != found:
+    raise RunError(
+      f"--dataset={config.data.dataset}: the text is not the one that the run in"
+      f" {config.run.workdir} began with ({found} instead of {began_with}); use another --workdir"
+    )
+  return found
+
+
+def model_config(config: LanguageRun, corpus: text.Corpus) -> LanguageConfig:
+  """The model's configuration with the vocabulary of the text."""
+  return dataclasses.replace(config.model, vocab_size=corpus.vocab_size)
+
+
+def encode_prompt(tokenizer: Any, prompt: str) -> np.ndarray:
+  """Tokens of a prompt; raises FlagError if it has none or some that the model does not know."""
+  try:
+    tokens = tokenizer.encode(prompt)
+  except ValueError as error:
+    raise FlagError(f"--prompt: {error}") from error
+  if not tokens.size:
+    raise FlagError("--prompt: empty, expected at least one token of text")
+  return tokens
+
+
+def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
+  """Describes a language run to the loop.
+
+  Args:
+    config: the run.
+    corpus: its text.
+
+  Returns:
+    The task. Splits are cut into windows of `max_length` tokens that do not overlap.
+
+  Raises:
+    FlagError: if the text is shorter than a sequence.
+  """
+  model = model_config(config, corpus)
+  batch_size, length = config.run.batch_size, model.max_length
+  for split, least in (("train", length + 1), ("valid", 2), ("test", 2)):
+    tokens = getattr(corpus, split).size
+    if tokens < least:
+      raise FlagError(
+        f"--max_length={length}: the {split} split has {tokens} tokens, expected at least {least};"
+        " use more text or a smaller length"
+      )
+
+  def train_batches():
+    return loader.train_batches(
+      corpus.train,
+      batch_size,
+      length,
+      config.run.seed,
+      jax.process_index(),
+      jax.process_count(),
+    )
+
+  def eval_batches(split: str, limit: int) -> Any:
+    tokens = getattr(corpus, split)
+    # Short batches are evaluated several at a time; what is measured does not depend on it.
+    rows = batch_size * max(1, EVAL_TOKENS // (batch_size * length))
+    return loader.eval_batches(tokens[: limit + 1] if limit else tokens, rows, length)
+
+  def metrics(means: dict[str, float], split: str) -> dict[str, float]:
+    return language_metrics(means["loss"], corpus.bytes_per_token(split))
+
+  def describe(trained: nnx.Module) -> dict[str, Any]:
+    return {
+      "method": model.method,
+      "dataset": corpus.name,
+      "causal": trained.causal,
+      "state_bytes": trained.state_bytes(),
+      "fusion_gates": trained.fusion_gates(),
+    }
+
+  return Task(
+    name="language",
+    item="tokens",
+    items_per_batch=batch_size * length,
+    splits=("valid", "test"),
+    protocol="windows",
+    build=lambda rngs: LanguageModel(model, rngs=rngs),
+    loss_fn=language_loss,
+    train_batches=train_batches,
+    eval_batches=eval_batches,
+    metrics=metrics,
+    describe=describe,
+    export=interop.save_model,
+  )

@@ -1,0 +1,280 @@
+"""The one training loop, for every task.
+
+A run is a sequence of steps with a settlement after those where something is due: a log line,
+an evaluation, a checkpoint. `Progress` says what has been settled, so a run that stops anywhere
+between two steps, also during an evaluation, resumes exactly there.
+"""
+
+import dataclasses
+import shlex
+import signal
+import time
+from typing import Any
+
+import jax
+from flax import nnx
+
+from train import outputs, result
+from train.checkpoint import Checkpoints
+from train.config import OptimConfig, RunConfig
+from train.errors import Interrupted, RunError
+from train.evaluate import make_evaluate
+from train.interrupts import Interrupts
+from train.optim import learning_rate_schedule, make_optimizer
+from train.plots import plot_losses
+from train.progress import Progress
+from train.runlog import RunLog, Terminal
+from train.sharding import make_mesh, put_local_batch
+from train.state import make_setup, make_train_step
+from train.task import Task
+
+
+def train(
+  task: Task, run: RunConfig, optim: OptimConfig, record: dict[str, Any]
+) -> dict[str, Any] | None:
+  """Trains a task to its end, resuming what the workdir already holds.
+
+  Args:
+    task: what is trained.
+    run: how the run proceeds.
+    optim: the optimizer.
+    record: content of `config.json`: everything needed to run it again.
+
+  Returns:
+    The result, as in `result.json`; None if the run stopped before its end as `stop_at` asks.
+
+  Raises:
+    Interrupted: on SIGTERM or Ctrl-C, after saving.
+    RunError: if the workdir, a checkpoint or the data does not fit, or if too many steps were
+      not finite.
+  """
+  outputs.make_workdir(run.workdir)
+  with Interrupts() as interrupts:
+    return _Loop(task, run, optim, interrupts).run_to_end(record)
+
+
+class _Loop:
+  """One process's share of a run."""
+
+  def __init__(self, task: Task, run: RunConfig, optim: OptimConfig, interrupts: Interrupts):
+    self.since = time.monotonic()
+    self.task, self.run, self.interrupts = task, run, interrupts
+    self.is_main = jax.process_index() == 0
+    self.mesh = make_mesh(run.mesh, run.batch_size // optim.accumulate)
+    optimizer = make_optimizer(optim)
+    self.setup = make_setup(task.build, optimizer, self.mesh, run.seed)
+    self.train_step = make_train_step(
+      self.setup,
+      task.loss_fn,
+      optimizer,
+      learning_rate_schedule(optim),
+      self.mesh,
+      seed=run.seed,
+      accumulate=optim.accumulate,
+    )
+    self.evaluate = make_evaluate(self.setup.graphdef, task.loss_fn, self.mesh)
+    self.checkpoints = Checkpoints(run.workdir / outputs.CHECKPOINTS, run.keep)
+    self.batches = task.train_batches()
+    self.state, self.progress = self._restore()
+    self.saved = (self.progress.step, self.progress.settled)
+    self.unread = None  # metrics of the newest step, read only when the next one is under way
+    self.is_compiled = False
+
+  def run_to_end(self, record: dict[str, Any]) -> dict[str, Any] | None:
+    """Trains until the run ends or is asked to stop."""
+    if self.is_main and outputs.read_json(self.run.workdir / outputs.CONFIG) != record:
+      outputs.write_json(self.run.workdir / outputs.CONFIG, record)
+    self.log = RunLog(self.run.workdir, self.progress.step) if self.is_main else None
+    self.terminal = Terminal(self.progress.step, self.run.steps, self.task.item)
+    if self.progress.step:
+      self.terminal.say(f"Resuming {self.run.workdir} at step {self.progress.step}.")
+    try:
+      self._settle()
+      while not self._is_over():
+        self._advance()
+        self._settle()
+      return self._finish()
+    finally:
+      self.terminal.close()
+      if self.log:
+        self.log.close()
+
+  def _restore(self):
+    restored = self.checkpoints.restore(self.setup.abstract)
+    if restored is None:
+      return self.setup.init(), Progress()
+    state, saved = restored
+    progress = Progress(**saved)
+    self.batches.set_state(progress.iterator)
+    return state, progress
+
+  def _is_over(self) -> bool:
+    progress, run = self.progress, self.run
+    if progress.skipped > run.max_skipped_steps:
+      self._save()
+      raise RunError(
+        f"stopped at step {progress.step}: {progress.skipped} steps had a loss or gradient that is"
+        f" not finite, --max_skipped_steps={run.max_skipped_steps}; try a lower --learning_rate"
+        " or --clip_norm in another --workdir"
+      )
+    if self.interrupts.pending():
+      self._stop()
+    return progress.step >= run.steps or self._is_stalled() or self._is_time_up()
+
+  def _is_stalled(self) -> bool:
+    return 0 < self.run.patience <= self.progress.bad_evals
+
+  def _is_time_up(self) -> bool:
+    return 0 < self.run.stop_at <= self.progress.step
+
+  def _advance(self) -> None:
+    """Makes one step; its metrics are read when the next one is under way."""
+    began = time.monotonic()
+    batch = put_local_batch(next(self.batches), self.mesh)
+    self.state, metrics = self.train_step(self.state, batch)
+    self._read_metrics()
+    self.unread = metrics
+    self.progress.step += 1
+    if self.is_compiled:
+      self.progress.train_seconds += time.monotonic() - began
+      self.progress.train_items += self.task.items_per_batch
+    self.is_compiled = True
+
+  def _read_metrics(self) -> None:
+    if self.unread is None:
+      return
+    metrics = {name: value.item() for name, value in jax.device_get(self.unread).items()}
+    self.unread = None
+    self.progress.skipped = metrics["skipped"]
+    self.progress.record_step(metrics["loss"], metrics["grad_norm"], metrics["lr"])
+    self.terminal.step(self.progress.window[-1][0], self.progress.items_per_second())
+
+  def _wait_for_step(self) -> None:
+    """Reads the metrics of the newest step; waiting for it counts as training."""
+    began = time.monotonic()
+    self._read_metrics()
+    self.progress.train_seconds += time.monotonic() - began
+
+  def _settle(self) -> None:
+    """Does what is due at this step, unless it has been done or the run is asked to stop."""
+    progress, run = self.progress, self.run
+    last = progress.step == run.steps
+    eval_due = last or progress.step % run.eval_every == 0
+    save_due = last or progress.step % run.checkpoint_every == 0
+    log_due = eval_due or progress.step % run.log_every == 0
+    if progress.settled == progress.step or not (log_due or save_due):
+      return
+    self._wait_for_step()
+    evaluation = {}
+    if eval_due:
+      evaluation = self._evaluate(self.state.params, self.task.splits[0], run.eval_tokens)
+    if evaluation is None:
+      return
+    if log_due:
+      self._log(evaluation)
+    improved = bool(evaluation) and progress.record_evaluation(evaluation)
+    progress.settled = progress.step
+    if improved:
+      self._export(self.state.params)
+    if improved or save_due or self._is_stalled():
+      self._save()
+
+  def _evaluate(self, params: Any, split: str, limit: int = 0) -> dict[str, float] | None:
+    batches = self.task.eval_batches(split, limit)
+    means = self.evaluate(params, batches, self.interrupts.pending)
+    return None if means is None else self.task.metrics(means, split)
+
+  def _log(self, evaluation: dict[str, float]) -> None:
+    split = self.task.splits[0]
+    record = {
+      "step": self.progress.step,
+      **self.progress.close_window(),
+      f"{self.task.item}_per_second": self.progress.items_per_second(),
+      **{f"{split}_{name}": value for name, value in evaluation.items()},
+    }
+    self.terminal.record(record, evaluation)
+    if self.log:
+      self.log.write(record)
+
+  def _save(self) -> None:
+    self._wait_for_step()
+    if self.saved == (self.progress.step, self.progress.settled):
+      return
+    now = time.monotonic()
+    self.progress.wall_seconds += now - self.since
+    self.since = now
+    self.progress.iterator = self.batches.get_state()
+    self.checkpoints.save(self.state, dataclasses.asdict(self.progress))
+    self.saved = (self.progress.step, self.progress.settled)
+
+  def _export(self, params: Any) -> None:
+    if self.is_main:
+      model = nnx.merge(self.setup.graphdef, params)
+      self.task.export(self.run.workdir / outputs.MODEL, model)
+
+  def _stop(self) -> None:
+    """Saves and ends the process as the signal asks."""
+    self._save()
+    self._plot()
+    name = signal.Signals(self.interrupts.signum).name
+    raise Interrupted(f"{name}: {self._how_to_continue()}", self.interrupts.signum)
+
+  def _how_to_continue(self) -> str:
+    command = f"python -m train.{self.task.name} --workdir={shlex.quote(str(self.run.workdir))}"
+    return f"saved at step {self.progress.step} of {self.run.steps}; to continue: {command}"
+
+  def _plot(self) -> None:
+    if self.is_main:
+      records = outputs.read_json_lines(self.run.workdir / outputs.METRICS)
+      plot_losses({self.run.workdir.name: records}, self.run.workdir / outputs.PLOTS / "loss.png")
+
+  def _finish(self) -> dict[str, Any] | None:
+    progress, run = self.progress, self.run
+    if progress.step < run.steps and not self._is_stalled():
+      self._save()
+      self._plot()
+      self.terminal.say(self._how_to_continue())
+      return None
+    params, best_step = self._best_params()
+    metrics = {}
+    for split in self.task.splits:
+      known = split == self.task.splits[0] and not run.eval_tokens and progress.best_metrics
+      measured = progress.best_metrics if known else self._evaluate(params, split)
+      if measured is None:
+        self._stop()
+      metrics |= {f"{split}_{name}": value for name, value in measured.items()}
+    return self._write_result(params, best_step, metrics)
+
+  def _best_params(self) -> tuple[Any, int]:
+    progress = self.progress
+    if progress.best_step in (None, progress.step):
+      self._export(self.state.params)
+      return self.state.params, progress.step
+    return self.checkpoints.restore_params(self.setup.abstract.params)
+
+  def _write_result(self, params: Any, best_step: int, metrics: dict[str, float]) -> dict[str, Any]:
+    progress = self.progress
+    facts = self.task.describe(nnx.merge(self.setup.graphdef, params))
+    content = {
+      "task": self.task.name,
+      "preset": self.run.preset,
+      "seed": self.run.seed,
+      "steps": progress.step,
+      "best_step": best_step,
+      "stopped_early": progress.step < self.run.steps,
+      "skipped_steps": progress.skipped,
+      "params": result.count(params),
+      f"{self.task.item}_per_second": progress.items_per_second(),
+      "peak_memory_bytes": result.peak_memory_bytes(),
+      "wall_seconds": progress.wall_seconds + time.monotonic() - self.since,
+      "versions": result.versions(),
+      "protocol": self.task.protocol,
+      **facts,
+      **metrics,
+    }
+    self._plot()
+    if self.is_main:
+      outputs.write_json(self.run.workdir / outputs.RESULT, content)
+    self.terminal.say(result.summary(content, self.task.splits))
+    self.terminal.say(f"  written to {self.run.workdir}")
+    return outputs.finite(content)

@@ -1,0 +1,68 @@
+"""AdamW: warm-up and cosine, clipping, weight decay on matrices only."""
+
+from typing import Any
+
+import jax
+import optax
+
+from train.config import OptimConfig
+
+# Path components of parameters that are not weight matrices although they have two or more
+# axes: embeddings and position tables (rows are looked up, not multiplied), normalisation,
+# biases, and 3-tap depthwise filters, which start as the identity and must not shrink to zero.
+UNDECAYED = ("embed", "pos", "norm", "bias", "depthwise", "gamma", "gate_logit")
+
+
+def learning_rate_schedule(config: OptimConfig) -> optax.Schedule:
+  """Linear from 0 to the peak in `warmup_steps`, then a cosine to its fraction at `steps`.
+
+  Args:
+    config: peak, steps and final fraction.
+
+  Returns:
+    A function from the number of updates made so far to the learning rate of the next.
+  """
+  return optax.warmup_cosine_decay_schedule(
+    init_value=0.0 if config.warmup_steps else config.learning_rate,
+    peak_value=config.learning_rate,
+    warmup_steps=config.warmup_steps,
+    decay_steps=max(config.steps, config.warmup_steps + 1),
+    end_value=config.learning_rate * config.final_lr_fraction,
+  )
+
+
+def decay_mask(params: Any) -> Any:
+  """Which parameters weight decay shrinks: matrices, except those named in `UNDECAYED`.
+
+  Args:
+    params: tree of arrays or of shapes.
+
+  Returns:
+    Tree of bools in the structure of `params`.
+  """
+
+  def is_decayed(path, leaf) -> bool:
+    names = jax.tree_util.keystr(path, simple=True, separator="/").lower()
+    return leaf.ndim >= 2 and not any(word in names for word in UNDECAYED)
+
+  return jax.tree_util.tree_map_with_path(is_decayed, params)
+
+
+def make_optimizer(config: OptimConfig) -> optax.GradientTransformation:
+  """AdamW (Loshchilov and Hutter, 2019) behind global-norm clipping.
+
+  Args:
+    config: rates, decay and clipping; `clip_norm=0` leaves the gradient as it is.
+
+  Returns:
+    An optax transformation; its schedule counts the updates it has made.
+  """
+  clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+  adamw = optax.adamw(
+    learning_rate_schedule(config),
+    b1=config.b1,
+    b2=config.b2,
+    weight_decay=config.weight_decay,
+    mask=decay_mask,
+  )
+  return optax.chain(clip, adamw)

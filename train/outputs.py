@@ -1,0 +1,124 @@
+"""The files of a run. Everything appears whole or not at all."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from train.errors import FlagError, RunError
+
+CONFIG = "config.json"
+RESULT = "result.json"
+METRICS = "metrics.jsonl"
+EVALUATION = "eval.json"
+TOKENIZER = "tokenizer.json"
+MODEL = "model"
+CHECKPOINTS = "checkpoints"
+PLOTS = "plots"
+TENSORBOARD = "tensorboard"
+
+
+def write_text(path: Path, text: str) -> None:
+  """Writes a file under another name, then renames it into place."""
+  handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+  try:
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+      file.write(text)
+    os.chmod(temporary, 0o644)  # noqa: PTH101 (mkstemp makes files that only the owner reads)
+    Path(temporary).replace(path)
+  except BaseException:
+    Path(temporary).unlink(missing_ok=True)
+    raise
+
+
+def write_json(path: Path, value: Any) -> None:
+  """Writes a JSON file atomically; numbers that are not finite become null."""
+  write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+  """Reads a JSON object.
+
+  Args:
+    path: the file.
+
+  Returns:
+    The object, or None if there is no such file.
+
+  Raises:
+    RunError: if it is not a JSON object.
+  """
+  try:
+    value = json.loads(path.read_text(encoding="utf-8"))
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  except ValueError as error:
+    raise RunError(f"{path}: not a JSON file ({error}); restore it or choose another --workdir")  # noqa: B904
+  if not isinstance(value, dict):
+    raise RunError(f"{path}: expected a JSON object; restore it or choose another --workdir")
+  return value
+
+
+def read_result(workdir: Path) -> dict[str, Any] | None:
+  """The result of a run, or None while it has none that can be read: it is then made again."""
+  try:
+    return read_json(workdir / RESULT)
+  except RunError:
+    return None
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+  """The complete objects of a JSON-lines file; a line cut short by a crash is left out."""
+  records = []
+  try:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+  except (FileNotFoundError, NotADirectoryError):
+    return records
+  for line in lines:
+    try:
+      record = json.loads(line)
+    except ValueError:
+      continue
+    if isinstance(record, dict):
+      records.append(record)
+  return records
+
+
+def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+  """Writes a JSON-lines file atomically."""
+  write_text(path, "".join(json.dumps(finite(record)) + "\n" for record in records))
+
+
+def make_workdir(workdir: Path, flag: str = "workdir") -> None:
+  """Makes the folder of a run.
+
+  Args:
+    workdir: the folder.
+    flag: the flag that named it.
+
+  Raises:
+    FlagError: if it is a file.
+    RunError: if it cannot be made or written to.
+  """
+  if workdir.exists() and not workdir.is_dir():
+    raise FlagError(f"--{flag}={workdir}: is a file, expected a folder")
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=workdir):
+      pass
+  except OSError as error:
+    raise RunError(f"--{flag}={workdir}: cannot be written to ({error.strerror})") from error
+
+
+def finite(value: Any) -> Any:
+  """The value with None in place of every number that JSON does not have."""
+  if isinstance(value, float):
+    return value if math.isfinite(value) else None
+  if isinstance(value, dict):
+    return {name: finite(item) for name, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [finite(item) for item in value]
+  return value

@@ -1,0 +1,142 @@
+"""Parsers of flag values: each says what it expects in words that fit behind the flag's name."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+
+class Integer(flags.ArgumentParser):
+  """An integer in a range."""
+
+  def __init__(self, minimum: int, maximum: int | None = None):
+    self.minimum, self.maximum = minimum, maximum
+    upper = "" if maximum is None else f" and at most {maximum}"
+    self.syntactic_help = f"an integer of at least {minimum}{upper}"
+
+  def parse(self, argument: Any) -> int:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    try:
+      value = int(str(argument).replace("_", ""))
+    except ValueError:
+      raise ValueError(f"expected {self.syntactic_help}") from None
+    if value < self.minimum or (self.maximum is not None and value > self.maximum):
+      raise ValueError(f"expected {self.syntactic_help}")
+    return value
+
+
+class Number(flags.ArgumentParser):
+  """A finite number between two bounds.
+
+  Args:
+    low: lower bound, itself allowed unless `open_low`.
+    high: upper bound, itself not allowed.
+    open_low: whether `low` itself is not allowed.
+  """
+
+  def __init__(self, low: float = -math.inf, high: float = math.inf, open_low: bool = False):
+    self.low, self.high, self.open_low = low, high, open_low
+    bounds = []
+    if low > -math.inf:
+      bounds.append(f"above {low:g}" if open_low else f"of at least {low:g}")
+    if high < math.inf:
+      bounds.append(f"below {high:g}")
+    self.syntactic_help = " ".join(["a finite number", " and ".join(bounds)]).strip()
+
+  def parse(self, argument: Any) -> float:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    try:
+      value = float(argument)
+    except ValueError:
+      raise ValueError(f"expected {self.syntactic_help}") from None
+    too_low = value <= self.low if self.open_low else value < self.low
+    if not math.isfinite(value) or too_low or value >= self.high:
+      raise ValueError(f"expected {self.syntactic_help}")
+    return value
+
+
+class Choice(flags.ArgumentParser):
+  """One of some names."""
+
+  def __init__(self, names: Sequence[str]):
+    self.names = tuple(names)
+    self.syntactic_help = "one of " + ", ".join(self.names)
+
+  def parse(self, argument: Any) -> str:
+    """Returns `argument`, or raises ValueError saying what is expected."""
+    if argument not in self.names:
+      raise ValueError(f"expected {self.syntactic_help}")
+    return argument
+
+
+class Grid(flags.ArgumentParser):
+  """Cells per axis, as in 8,8,8."""
+
+  syntactic_help = "cells per axis, as in 4,4,4"
+
+  def parse(self, argument: Any) -> tuple[int, ...]:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    if isinstance(argument, tuple):
+      return argument
+    try:
+      sizes = tuple(int(size) for size in argument.split(","))
+    except ValueError:
+      sizes = ()
+    if not 1 <= len(sizes) <= 4 or min(sizes) < 1:
+      raise ValueError("expected one to four integers of at least 1, as in 4,4,4")
+    return sizes
+
+
+class MeshSizes(flags.ArgumentParser):
+  """Sizes of the mesh axes, kept as text; `mesh_sizes` reads it."""
+
+  syntactic_help = "devices per axis, -1 for all that remain, as in data:-1,fsdp:1"
+
+  def parse(self, argument: Any) -> str:
+    """Returns `argument`, or raises ValueError saying what is expected."""
+    mesh_sizes(argument)
+    return argument
+
+
+def mesh_sizes(text: str) -> tuple[int, int]:
+  """Reads sizes of the mesh axes.
+
+  Args:
+    text: as in "data:2,fsdp:4"; an axis that is not named has one device.
+
+  Returns:
+    Devices on the axes data and fsdp; -1 on at most one of them.
+
+  Raises:
+    ValueError: if that is not what `text` says.
+  """
+  sizes = {"data": 1, "fsdp": 1}
+  try:
+    for part in text.split(","):
+      axis, size = part.split(":")
+      sizes[axis.strip()] = int(size)
+  except ValueError:
+    raise ValueError(f"expected {MeshSizes.syntactic_help}") from None
+  counts = (sizes["data"], sizes["fsdp"])
+  if len(sizes) > 2:
+    raise ValueError("expected the axes data and fsdp, as in data:-1,fsdp:1")
+  if any(count < 1 and count != -1 for count in counts) or counts == (-1, -1):
+    raise ValueError("expected sizes of at least 1, or -1 on one axis")
+  return counts
+
+
+class Remat(flags.ArgumentParser):
+  """How much the backward pass recomputes: false, true, or a number of steps."""
+
+  syntactic_help = "false, true, or a number of memory steps of at least 1"
+
+  def parse(self, argument: Any) -> bool | int:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    words = {"false": False, "true": True}
+    text = str(argument).lower()
+    if text in words:
+      return words[text]
+    if text.isdigit() and int(text) > 0:
+      return int(text)
+    raise ValueError(f"expected {self.syntactic_help}")

@@ -1,0 +1,42 @@
+"""Loss curves as pictures."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+matplotlib.use("Agg")
+
+
+def plot_losses(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+  """Draws training loss (thin) and validation loss (points) of runs into one picture.
+
+  Args:
+    runs: records of `metrics.jsonl` by name of the run.
+    path: the PNG file; written atomically.
+  """
+  figure = Figure(figsize=(7, 4.2), layout="constrained")
+  axes = figure.subplots()
+  for number, (name, records) in enumerate(runs.items()):
+    color = f"C{number % 10}"
+    axes.plot(*_curve(records, "loss"), color=color, alpha=0.4, linewidth=1)
+    steps, losses = _curve(records, "valid_loss")
+    axes.plot(steps, losses, color=color, marker="o", markersize=3.5, label=name)
+  axes.set(xlabel="step", ylabel="loss (nats per item)", title="training (thin), validation (dots)")
+  axes.grid(alpha=0.3)
+  if runs:
+    axes.legend()
+  buffer = io.BytesIO()
+  figure.savefig(buffer, format="png", dpi=120)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = path.with_name(f".{path.name}")
+  temporary.write_bytes(buffer.getvalue())
+  temporary.replace(path)
+
+
+def _curve(records: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+  points = [(r["step"], r[name]) for r in records if r.get(name) is not None]
+  return [step for step, _ in points], [value for _, value in points]

@@ -1,0 +1,126 @@
+"""Compares runs: a table, and their loss curves in one picture.
+
+python -m train.report --workdirs=runs/memory,runs/baseline --output=runs
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from train import cli, outputs
+from train.errors import FlagError, RunError
+from train.plots import plot_losses
+
+# Heading, key in result.json, format.
+COLUMNS = (
+  ("method", "method", "{}"),
+  ("steps", "steps", "{}"),
+  ("valid nats", "valid_loss", "{:.4f}"),
+  ("test nats", "test_loss", "{:.4f}"),
+  ("bits/byte", "test_bits_per_byte", "{:.4f}"),
+  ("perplexity", "test_perplexity", "{:.2f}"),
+  ("params", "params", "{:,}"),
+  ("tokens/s", "tokens_per_second", "{:,.0f}"),
+  ("state bytes", "state_bytes", "{:,}"),
+  ("causal", "causal", "{}"),
+)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Prints the comparison and writes `losses.png` and `report.md`.
+
+  Args:
+    argv: the command line, program name first.
+  """
+  values = flags.FlagValues()
+  flags.DEFINE_list("workdirs", [], "Folders of the runs.", flag_values=values)
+  flags.DEFINE_string("output", None, "Folder for report.md and losses.png.", flag_values=values)
+  for name in ("help", "helpshort", "helpfull"):
+    flags.DEFINE_boolean(name, False, "Show this help.", flag_values=values)
+  flags.DEFINE_boolean("debug", False, "Show the stack trace of an error.", flag_values=values)
+  try:
+    rest = values(list(argv))[1:]
+  except flags.Error as error:
+    raise FlagError(str(error).split("\n")[0].removeprefix("flag ")) from error
+  if values.help or values.helpshort or values.helpfull:
+    print(f"{__doc__}\n{values.get_help()}")
+    return
+  if rest:
+    raise FlagError(f"{rest[0]!r}: flags look like --name=value")
+  if not values.workdirs:
+    raise FlagError("--workdirs: missing, expected folders of runs, as in --workdirs=runs/a,runs/b")
+  workdirs = [Path(workdir) for workdir in values.workdirs]
+  table = format_table(read_results(workdirs))
+  print(table)
+  if values.output:
+    folder = Path(values.output)
+    outputs.make_workdir(folder, "output")
+    curves = {
+      name: outputs.read_json_lines(workdir / outputs.METRICS)
+      for name, workdir in zip(_names(workdirs), workdirs, strict=True)
+    }
+    plot_losses(curves, folder / "losses.png")
+    outputs.write_text(folder / "report.md", f"# Runs\n\n```\n{table}\n```\n\n![](losses.png)\n")
+    print(f"\nwritten to {folder / 'report.md'} and {folder / 'losses.png'}")
+
+
+def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
+  """Reads the results of runs.
+
+  Args:
+    workdirs: folders of finished runs.
+
+  Returns:
+    Content of `result.json` by name of the run.
+
+  Raises:
+    RunError: if one of them has no result.
+  """
+  results = {}
+  for name, workdir in zip(_names(workdirs), workdirs, strict=True):
+    found = outputs.read_json(workdir / outputs.RESULT)
+    if found is None:
+      raise RunError(f"--workdirs: {workdir} has no {outputs.RESULT}; is the run finished?")
+    results[name] = found
+  return results
+
+
+def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
+  """A table of runs with the fusion gates below it.
+
+  Args:
+    results: content of `result.json` by name of the run.
+
+  Returns:
+    Lines of text.
+  """
+  rows = [["run", *(heading for heading, _, _ in COLUMNS)]]
+  for name, found in results.items():
+    cells = [(found.get(key), form) for _, key, form in COLUMNS]
+    rows.append([name, *("-" if value is None else form.format(value) for value, form in cells)])
+  widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+  lines = [
+    "  ".join(
+      cell.ljust(width) if column < 2 else cell.rjust(width)
+      for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in rows
+  ]
+  for name, found in results.items():
+    gates = found.get("fusion_gates") or {}
+    if gates:
+      opened = ", ".join(f"{block} {value:.3f}" for block, value in gates.items())
+      lines.append(f"fusion gates of {name}: {opened}")
+  return "\n".join(lines)
+
+
+def _names(workdirs: Sequence[Path]) -> list[str]:
+  """Short names, or whole paths where short ones are the same."""
+  short = [workdir.absolute().name for workdir in workdirs]
+  return short if len(set(short)) == len(short) else [str(workdir) for workdir in workdirs]
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,62 @@
+"""The result of a finished run: what it measured and what it was measured with."""
+
+import importlib.metadata
+import platform
+import resource
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
+
+
+def versions() -> dict[str, str]:
+  """Versions of Python and of the packages a result depends on."""
+  found = {"python": platform.python_version()}
+  for package in PACKAGES:
+    try:
+      found[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  return found
+
+
+def peak_memory_bytes() -> int:
+  """Largest memory of any device so far; of the process where devices do not count it."""
+  peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
+  peaks = [peak for peak in peaks if peak is not None]
+  if peaks:
+    return max(peaks)
+  unit = 1 if sys.platform == "darwin" else 1024
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def count(params: Any) -> int:
+  """Number of parameters."""
+  return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def summary(result: Mapping[str, Any], splits: tuple[str, ...]) -> str:
+  """One line per split, for the terminal.
+
+  Args:
+    result: the result of a run.
+    splits: splits whose metrics are in it as `<split>_<metric>`.
+
+  Returns:
+    Lines of text.
+  """
+  lines = [
+    f"{result['task']}, {result.get('method')}, {result.get('dataset')}: {result['steps']} steps,"
+    f" {result['params']:,} parameters, best at step {result['best_step']}"
+  ]
+  for split in splits:
+    numbers = [
+      f"{name.removeprefix(split + '_').replace('_', ' ')} {value:.4f}"
+      for name, value in result.items()
+      if name.startswith(f"{split}_") and isinstance(value, float)
+    ]
+    lines.append(f"  {split}: " + ", ".join(numbers))
+  return "\n".join(lines)

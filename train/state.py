@@ -1,0 +1,166 @@
+"""The training state and the one jitted function that advances it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from train.losses import Sums
+from train.sharding import batch_sharding, replicated, tree_shardings
+
+Batch = Mapping[str, jax.Array]
+DROPOUT_STREAM = 1
+
+
+class TrainState(NamedTuple):
+  """Everything a step reads and writes.
+
+  Attributes:
+    step: int32 [], steps made, skipped ones included: it chooses the dropout key.
+    params: nested dict of arrays (`nnx.to_pure_dict`).
+    opt_state: optimizer state; counts the updates made, so skipped steps do not move the
+      schedule.
+    skipped: int32 [], steps that were not finite and changed nothing.
+  """
+
+  step: jax.Array
+  params: Any
+  opt_state: optax.OptState
+  skipped: jax.Array
+
+
+class Setup(NamedTuple):
+  """A model's structure and its state's shape and place, known without any computation.
+
+  Attributes:
+    graphdef: the model's structure.
+    init: makes a fresh TrainState, directly where it belongs.
+    abstract: TrainState of shapes, types and shardings.
+  """
+
+  graphdef: nnx.GraphDef
+  init: Callable[[], TrainState]
+  abstract: TrainState
+
+
+def make_setup(
+  build: Callable[[nnx.Rngs], nnx.Module],
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+  seed: int,
+) -> Setup:
+  """Traces the model and decides where its state lies.
+
+  Args:
+    build: makes the model; its variables are all `nnx.Param`.
+    optimizer: an optax transformation.
+    mesh: the device mesh.
+    seed: seed of the parameters.
+
+  Returns:
+    The setup; nothing is computed before `init` is called.
+  """
+  graphdef, _ = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(seed))), nnx.Param)
+
+  def init() -> TrainState:
+    params = nnx.to_pure_dict(nnx.split(build(nnx.Rngs(seed)), nnx.Param)[1])
+    return TrainState(jnp.int32(0), params, optimizer.init(params), jnp.int32(0))
+
+  shapes = jax.eval_shape(init)
+  shardings = tree_shardings(shapes, mesh)
+  abstract = jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+    shapes,
+    shardings,
+  )
+  return Setup(graphdef, jax.jit(init, out_shardings=shardings), abstract)
+
+
+def make_train_step(
+  setup: Setup,
+  loss_fn: Callable[..., Sums],
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  mesh: Mesh,
+  *,
+  seed: int,
+  accumulate: int = 1,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]:
+  """Builds the train step: one jitted function that donates the state it replaces.
+
+  Args:
+    setup: from `make_setup`.
+    loss_fn: `loss_fn(model, batch, key)` returns sums, with "loss" and "weight" among them.
+    optimizer: the transformation that `setup` was made with.
+    schedule: its learning rate, for the metrics.
+    mesh: the device mesh.
+    seed: seed of dropout; the key of a step is a function of seed, step and micro-batch only.
+    accumulate: number of micro-batches; the gradient is that of the whole batch.
+
+  Returns:
+    `step(state, batch)` -> (state, metrics). Metrics are scalars: loss (mean over items),
+    grad_norm (before clipping), lr, skipped (so far). A step whose loss or gradient is not
+    finite leaves parameters and optimizer as they are and is counted.
+  """
+
+  def loss_sum(params, batch, key):
+    sums = loss_fn(nnx.merge(setup.graphdef, params), batch, key)
+    return sums["loss"], sums["weight"]
+
+  grad_fn = jax.value_and_grad(loss_sum, has_aux=True)
+
+  def train_step(state: TrainState, batch: Batch):
+    key = jax.random.fold_in(jax.random.key(seed), DROPOUT_STREAM)
+    key = jax.random.fold_in(key, state.step)
+    loss, grads = _mean_gradient(grad_fn, state.params, batch, key, accumulate, mesh)
+    grad_norm = optax.global_norm(grads)
+    finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
+    skipped = state.skipped + jnp.where(finite, 0, 1)
+    metrics = {
+      "loss": loss,
+      "grad_norm": grad_norm,
+      "lr": jnp.asarray(schedule(state.step - state.skipped), jnp.float32),
+      "skipped": skipped,
+    }
+    new_state = TrainState(
+      state.step + 1, keep(params, state.params), keep(opt_state, state.opt_state), skipped
+    )
+    return new_state, metrics
+
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, setup.abstract)
+  return jax.jit(
+    train_step,
+    donate_argnums=0,
+    in_shardings=(shardings, batch_sharding(mesh)),
+    out_shardings=(shardings, replicated(mesh)),
+  )
+
+
+def _mean_gradient(grad_fn, params, batch, key, accumulate, mesh):
+  """Mean loss and its gradient over `accumulate` micro-batches, one after the other."""
+
+  def micro_step(total, inputs):
+    index, micro_batch = inputs
+    (loss, weight), grads = grad_fn(params, micro_batch, jax.random.fold_in(key, index))
+    return jax.tree.map(jnp.add, total, (loss, weight, grads)), None
+
+  def split(rows):
+    # Row i goes to micro-batch i % accumulate: every device keeps the rows it has.
+    rows = rows.reshape(rows.shape[0] // accumulate, accumulate, *rows.shape[1:]).swapaxes(0, 1)
+    spec = jax.sharding.PartitionSpec(None, *batch_sharding(mesh).spec)
+    return jax.lax.with_sharding_constraint(rows, jax.sharding.NamedSharding(mesh, spec))
+
+  if accumulate == 1:
+    (loss, weight), grads = grad_fn(params, batch, jax.random.fold_in(key, 0))
+  else:
+    zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
+    micro_batches = (jnp.arange(accumulate), jax.tree.map(split, dict(batch)))
+    (loss, weight, grads), _ = jax.lax.scan(micro_step, zeros, micro_batches)
+  return loss / weight, jax.tree.map(lambda grad: grad / weight.astype(grad.dtype), grads)

@@ -1,0 +1,58 @@
+"""What the loop needs to know about a task."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from flax import nnx
+
+from train.losses import Sums
+
+HostBatch = Mapping[str, np.ndarray]
+
+
+class TrainBatches(Iterator[HostBatch], Protocol):
+  """An endless iterator over this host's rows of each batch, whose position can be saved."""
+
+  def get_state(self) -> Any:
+    """Returns the position as a JSON value."""
+
+  def set_state(self, state: Any) -> None:
+    """Continues from a position."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A task as functions. `train.loop` runs it; it knows nothing else about it.
+
+  Attributes:
+    name: "language", ...
+    item: what the loss is averaged over, in the plural: "tokens".
+    items_per_batch: items of a global batch.
+    splits: evaluated splits; the first chooses the best checkpoint.
+    protocol: name of the evaluation protocol, for the result.
+    build: makes the model from random streams; all its variables are `nnx.Param`.
+    loss_fn: `loss_fn(model, batch, key)` returns sums over the batch, with "loss" and "weight"
+      among them; `key` is None in evaluation.
+    train_batches: makes the iterator over training batches, from the first.
+    eval_batches: `eval_batches(split, limit)`: the split's batches of items, of about the
+      first `limit` of them unless it is 0.
+    metrics: `metrics(means, split)`: what is reported, "loss" among it.
+    describe: facts about a trained model for the result.
+    export: `export(folder, model)` writes the model where other programs find it.
+  """
+
+  name: str
+  item: str
+  items_per_batch: int
+  splits: tuple[str, ...]
+  protocol: str
+  build: Callable[[nnx.Rngs], nnx.Module]
+  loss_fn: Callable[..., Sums]
+  train_batches: Callable[[], TrainBatches]
+  eval_batches: Callable[[str, int], Iterable[HostBatch]]
+  metrics: Callable[[dict[str, float], str], dict[str, float]]
+  describe: Callable[[nnx.Module], dict[str, Any]]
+  export: Callable[[Path, nnx.Module], None]
