@@ -7,6 +7,8 @@ import subprocess
 import sys
 import zipfile
 
+import tmem
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -40,10 +42,10 @@ def test_wheel_holds_only_the_library(tmp_path):
   options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
   command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", tmp_path, checkout]
   subprocess.run(command, check=True)
-  version = metadata()["metadata"]["version"]
-  with zipfile.ZipFile(tmp_path / f"tensor_memory-{version}-py3-none-any.whl") as wheel:
+  release = f"tensor_memory-{tmem.__version__}"
+  with zipfile.ZipFile(tmp_path / f"{release}-py3-none-any.whl") as wheel:
     files = set(wheel.namelist())
-  info = f"tensor_memory-{version}.dist-info/"
+  info = f"{release}.dist-info/"
   assert f"{info}licenses/LICENSE" in files
   sources = {str(path.relative_to(ROOT)) for path in (ROOT / "tmem").rglob("*.py")}
   assert {name for name in files if not name.startswith(info)} == sources
