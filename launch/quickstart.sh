@@ -49,18 +49,30 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$workdir" ] || bad_flags "--workdir is empty; give a folder: --workdir=DIR"
 
-# A training that is interrupted saves and ends; the script must then end as well.
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
 ensure_venv "$ROOT/.venv" requirements.txt
 # The caller's folder stays the current one, so that relative paths in flags mean what they say;
 # it must not hide our packages either.
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1
 
+child=
+# A training that is told to end saves first. In the background, as a shell that waits for a
+# foreground process would answer a signal only after that has ended.
 run() {
-  "$ROOT/.venv/bin/python" -m "$@"
+  "$ROOT/.venv/bin/python" -m "$@" &
+  child=$!
+  wait "$child"
 }
+
+stop() {
+  trap - INT TERM
+  if [ -n "$child" ]; then
+    kill -TERM "$child" 2>/dev/null || true
+    wait "$child" || true
+  fi
+  exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
 
 train() {
   echo
@@ -83,7 +95,7 @@ run train.language --mode=generate --workdir="$workdir/tensor_local"
 cat <<EOF
 
 Everything is in $workdir:
-  comparison     $workdir/plots
-  each model     $workdir/local  $workdir/tensor_local
-                 with plots/ checkpoints/ model/ metrics.jsonl config.json result.json
+  comparison    losses.png  report.md
+  each model    local/  tensor_local/
+                each with plots/  checkpoints/  model/  metrics.jsonl  config.json  result.json
 EOF

@@ -3,16 +3,18 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = [*sorted(ROOT.glob("launch/*.sh")), ROOT / ".ci" / "run"]
 
-# Answers the question for its version, makes "environments" that hold a copy of itself, fails on
-# request, and appends every other call to $CALLS, one line each, an underscore for each space
-# within an argument.
+# Answers the question for its version, makes "environments" that hold a copy of itself, fails or
+# hangs on request, and appends every other call to $CALLS, one line each, an underscore for each
+# space within an argument.
 STAND_IN = """#!/usr/bin/env bash
 case "$*" in
   "-c "*) echo "${FAKE_VERSION:-3.12.4}"; exit ;;
@@ -21,6 +23,11 @@ esac
 set -- "${@//"$FAKE_ROOT"/ROOT}"
 echo "${@// /_}" >>"$CALLS"
 case "$*" in *${FAIL_ON:-nothing fails}*) exit "${FAIL_STATUS:-1}" ;; esac
+case "$*" in *${HANG_ON:-nothing hangs}*)
+  trap 'echo terminated >>"$CALLS"; exit 143' TERM
+  echo waiting >>"$CALLS"
+  while true; do sleep 0.02; done ;;
+esac
 """
 
 MAKE = "-m venv ROOT/.venv"
@@ -58,10 +65,10 @@ class Checkout:
     self.python.write_text(STAND_IN)
     self.python.chmod(0o755)
 
-  def run(self, script, *arguments, **environment):
-    """Returns the finished process and the calls it made."""
+  def start(self, script, *arguments, **environment):
+    """Starts a script with nothing recorded so far."""
     self.calls_file.write_text("")
-    process = subprocess.run(
+    return subprocess.Popen(
       ["bash", str(self.root / "launch" / script), *arguments],
       cwd=self.elsewhere,
       env={
@@ -72,10 +79,20 @@ class Checkout:
         **environment,
       },
       stdin=subprocess.DEVNULL,
-      capture_output=True,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
       text=True,
     )
-    return process, self.calls_file.read_text().splitlines()
+
+  def calls(self):
+    return self.calls_file.read_text().splitlines()
+
+  def run(self, script, *arguments, **environment):
+    """Returns the finished process and the calls it made."""
+    with self.start(script, *arguments, **environment) as process:
+      output, errors = process.communicate(timeout=60)
+    finished = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    return finished, self.calls()
 
 
 @pytest.fixture
@@ -141,6 +158,24 @@ def test_quickstart_stops_with_the_status_of_what_failed(checkout, failing, made
   assert process.returncode == 7
   base = "ROOT/runs/quickstart"
   assert calls == [*trainings(base), *aftermath(base)][:made]
+
+
+@pytest.mark.parametrize(
+  ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["TERM", "INT"]
+)
+def test_quickstart_hands_signals_on_and_waits_for_the_training(checkout, number, status):
+  # Whoever runs this suite in the background has it ignore SIGINT, which a shell cannot undo.
+  ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+  process = checkout.start("quickstart.sh", HANG_ON="method=tensor_local")
+  signal.signal(signal.SIGINT, ours)
+  deadline = time.monotonic() + 30
+  while "waiting" not in checkout.calls() and time.monotonic() < deadline:
+    time.sleep(0.02)
+  process.send_signal(number)
+  process.communicate(timeout=30)
+  assert process.returncode == status
+  made = [MAKE, INSTALL, *trainings("ROOT/runs/quickstart"), "waiting", "terminated"]
+  assert checkout.calls() == made
 
 
 def test_environment_follows_the_requirement_files(checkout):
