@@ -42,10 +42,10 @@ def imported_packages(tree):
 
 
 def defined_flags(tree):
-  """Names of the absl `DEFINE_*` functions called."""
+  """Names of the absl `DEFINE` and `DEFINE_*` functions called."""
   calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
   names = [getattr(call, "attr", getattr(call, "id", "")) for call in calls]
-  return [name for name in names if name.startswith("DEFINE_")]
+  return [name for name in names if name == "DEFINE" or name.startswith("DEFINE_")]
 
 
 def allowed_packages(path):
@@ -60,9 +60,10 @@ def test_the_readers_of_source_see_every_form():
     "  from train.flags import x\n"
     "  flags.DEFINE_string('a', '', '')\n"
     "  DEFINE_integer('b', 0, '')\n"
+    "  flags.DEFINE(parser, 'c', 0, '')\n"
   )
   assert imported_packages(tree) == {"jax", "data", "train"}
-  assert sorted(defined_flags(tree)) == ["DEFINE_integer", "DEFINE_string"]
+  assert sorted(defined_flags(tree)) == ["DEFINE", "DEFINE_integer", "DEFINE_string"]
 
 
 def test_every_package_has_sources():
