@@ -1,0 +1,120 @@
+"""Causal self-attention, over everything before a token or over a window."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.typing import Mask, Tokens
+
+
+def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
+  """Each query attends to itself and to every real token before it.
+
+  Args:
+    q: [batch, tokens, heads, head_size].
+    k: like `q`.
+    v: like `q`.
+    mask: [batch, tokens] bool, False on keys that do not exist, or None.
+
+  Returns:
+    [batch, tokens, heads, head_size].
+  """
+  position = jnp.arange(q.shape[1])
+  return _attend(q, k, v, _visible(position, position, None, mask))
+
+
+def local_attention(
+  q: jax.Array, k: jax.Array, v: jax.Array, window: int, mask: Mask | None
+) -> jax.Array:
+  """Each query attends to itself and to the real ones of the `window - 1` tokens before it.
+
+  Works block by block (a query's window lies in its own block of `window` tokens and the one
+  before), so time and memory grow with tokens times window.
+
+  Args:
+    q: [batch, tokens, heads, head_size].
+    k: like `q`.
+    v: like `q`.
+    window: number of visible tokens, the query's own included, >= 1.
+    mask: [batch, tokens] bool, False on keys that do not exist, or None.
+
+  Returns:
+    [batch, tokens, heads, head_size].
+  """
+  length = q.shape[1]
+  if length <= window:
+    return causal_attention(q, k, v, mask)
+
+  blocks = -(-length // window)
+  position = jnp.arange(blocks * window).reshape(blocks, window)
+  visible = _visible(position, _with_previous(position[None], -1)[0], window, None)
+  if mask is not None:
+    keys = _with_previous(_blocks(mask, window), False)
+    own = position[:, :, None] == _with_previous(position[None], -1)[0][:, None]
+    visible = visible & (keys[:, :, None, None] | own[:, None])
+  q, k, v = (_blocks(a, window) for a in (q, k, v))
+  out = _attend(q, _with_previous(k, 0), _with_previous(v, 0), visible)
+  return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :length]
+
+
+def _visible(queries, keys, window: int | None, mask: Mask | None) -> jax.Array:
+  """Which key each query sees, [..., 1, queries, keys], broadcastable over heads."""
+  distance = queries[..., :, None] - keys[..., None, :]
+  visible = (distance >= 0) & (keys >= 0)[..., None, :]
+  if window is not None:
+    visible &= distance < window
+  if mask is not None:  # a query always sees itself, so that no row of weights is empty
+    visible = visible & (mask[..., None, :] | (distance == 0))
+  return visible[..., None, :, :]
+
+
+def _attend(q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array) -> jax.Array:
+  dtype = jnp.promote_types(q.dtype, jnp.float32)
+  scores = jnp.einsum("...qhd,...khd->...hqk", q, k, preferred_element_type=dtype)
+  scores = jnp.where(visible, scores * q.shape[-1] ** -0.5, -jnp.inf)
+  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  return jnp.einsum("...hqk,...khd->...qhd", weights, v)
+
+
+def _blocks(a: jax.Array, size: int) -> jax.Array:
+  """[batch, tokens, ...] -> [batch, blocks, size, ...], zero-padded."""
+  padded = jnp.pad(a, [(0, 0), (0, -a.shape[1] % size), *[(0, 0)] * (a.ndim - 2)])
+  return padded.reshape(a.shape[0], -1, size, *a.shape[2:])
+
+
+def _with_previous(blocks: jax.Array, fill) -> jax.Array:
+  """[batch, blocks, size, ...] -> [batch, blocks, 2 * size, ...]: the previous block in front."""
+  padding = [(0, 0), (1, 0), *[(0, 0)] * (blocks.ndim - 2)]
+  previous = jnp.pad(blocks[:, :-1], padding, constant_values=fill)
+  return jnp.concatenate([previous, blocks], axis=2)
+
+
+class SelfAttention(nnx.Module):
+  """Multi-head causal self-attention.
+
+  Args:
+    features: size of a token, a multiple of `num_heads`.
+    num_heads: heads; they split the features contiguously.
+    window: visible tokens including the query's own, or None for all before it.
+    dtype: compute type; the softmax runs in float32 at least.
+    param_dtype: type of the parameters.
+    rngs: source of the initial parameters.
+  """
+
+  def __init__(
+    self, features: int, num_heads: int, window: int | None, *, dtype, param_dtype, rngs: nnx.Rngs
+  ):
+    self.num_heads = num_heads
+    self.window = window
+    self.qkv = nnx.Linear(features, 3 * features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    self.out = nnx.Linear(features, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+
+  def __call__(self, x: Tokens, mask: Mask | None = None) -> Tokens:
+    """[batch, tokens, features] -> the same shape; `mask` False marks keys that do not exist."""
+    qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, -1)
+    q, k, v = (qkv[:, :, part] for part in range(3))
+    if self.window is None:
+      out = causal_attention(q, k, v, mask)
+    else:
+      out = local_attention(q, k, v, self.window, mask)
+    return self.out(out.reshape(x.shape))

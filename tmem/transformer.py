@@ -1,0 +1,135 @@
+"""Transformer blocks, with or without a memory fused into the residual stream."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.attention import SelfAttention
+from tmem.cell import MemoryState
+from tmem.memory import TensorMemory
+from tmem.typing import Mask, Tokens
+
+
+class Mlp(nnx.Module):
+  """Two linear layers with an exact GELU, and dropout, between them."""
+
+  def __init__(
+    self, features: int, hidden: int, dropout: float, *, dtype, param_dtype, rngs: nnx.Rngs
+  ):
+    self.up = nnx.Linear(features, hidden, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    self.down = nnx.Linear(hidden, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    self.dropout = nnx.Dropout(dropout)
+
+  def __call__(self, x: Tokens, key: jax.Array | None = None) -> Tokens:
+    """[..., features] -> [..., features]; dropout is on iff a key is given."""
+    hidden = jax.nn.gelu(self.up(x), approximate=False)
+    return self.down(apply_dropout(self.dropout, hidden, key))
+
+
+class MemoryFusion(nnx.Module):
+  """A block's own part of the memory: the LayerNorm before it and the fusion gate behind it.
+
+  The memory itself is shared by all blocks; it is owned once, outside, and passed in.
+
+  Args:
+    features: size of a token.
+    gate_init: start of γ; the memory enters as sigmoid(γ) times its output.
+    dropout: rate on the memory's output.
+    dtype: compute type.
+    param_dtype: type of the parameters.
+    rngs: source of the initial parameters.
+
+  Reference: arXiv 2605.27686, gated residual fusion.
+  """
+
+  def __init__(
+    self, features: int, gate_init: float, dropout: float, *, dtype, param_dtype, rngs: nnx.Rngs
+  ):
+    self.norm = layer_norm(features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    self.gate = nnx.Param(jnp.full((), gate_init, param_dtype))
+    self.dropout = nnx.Dropout(dropout)
+
+  def __call__(
+    self,
+    x: Tokens,
+    memory: TensorMemory,
+    state: MemoryState,
+    mask: Mask | None = None,
+    key: jax.Array | None = None,
+  ) -> tuple[Tokens, MemoryState]:
+    """Returns x + sigmoid(γ) · dropout(memory(LayerNorm(x))), and the state after x."""
+    y, state = memory(self.norm(x), state, mask)
+    gate = jax.nn.sigmoid(self.gate[...]).astype(x.dtype)
+    return x + gate * apply_dropout(self.dropout, y.astype(x.dtype), key), state
+
+
+class Block(nnx.Module):
+  """Pre-norm Transformer block: attention, MLP, then the memory if there is a fusion.
+
+  Args:
+    features: size of a token.
+    num_heads: attention heads.
+    window: visible tokens of the attention, or None for all before a token.
+    mlp_features: width of the MLP.
+    dropout: rate on attention output, MLP hidden layer and memory output.
+    fusion_gate: start of the fusion gate γ, or None for a block without memory.
+    dtype: compute type.
+    param_dtype: type of the parameters.
+    rngs: source of the initial parameters.
+  """
+
+  def __init__(
+    self,
+    features: int,
+    num_heads: int,
+    window: int | None,
+    mlp_features: int,
+    dropout: float,
+    fusion_gate: float | None,
+    *,
+    dtype,
+    param_dtype,
+    rngs: nnx.Rngs,
+  ):
+    types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    self.attention_norm = layer_norm(features, **types)
+    self.attention = SelfAttention(features, num_heads, window, **types)
+    self.mlp_norm = layer_norm(features, **types)
+    self.mlp = Mlp(features, mlp_features, dropout, **types)
+    self.dropout = nnx.Dropout(dropout)
+    without = fusion_gate is None
+    self.fusion = None if without else MemoryFusion(features, fusion_gate, dropout, **types)
+
+  def __call__(
+    self,
+    x: Tokens,
+    memory: TensorMemory | None = None,
+    state: MemoryState | None = None,
+    mask: Mask | None = None,
+    key: jax.Array | None = None,
+  ) -> tuple[Tokens, MemoryState | None]:
+    """[batch, tokens, features] and the memory's state before them -> both after the block."""
+    keys = (None, None, None) if key is None else jax.random.split(key, 3)
+    attended = self.attention(self.attention_norm(x), mask)
+    x = x + apply_dropout(self.dropout, attended, keys[0])
+    x = x + self.mlp(self.mlp_norm(x), keys[1])
+    if self.fusion is None:
+      return x, state
+    return self.fusion(x, memory, state, mask, keys[2])
+
+
+def layer_norm(features: int, *, dtype, param_dtype, rngs: nnx.Rngs) -> nnx.LayerNorm:
+  """LayerNorm over the last axis with epsilon 1e-5; the variance in two passes, for exactness."""
+  return nnx.LayerNorm(
+    features,
+    epsilon=1e-5,
+    use_fast_variance=False,
+    dtype=dtype,
+    param_dtype=param_dtype,
+    rngs=rngs,
+  )
+
+
+def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None) -> jax.Array:
+  """Dropout with an explicit key; without a key, `x` itself."""
+  return dropout(x, deterministic=key is None, rngs=key)
