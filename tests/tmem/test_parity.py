@@ -1,0 +1,140 @@
+"""Our modules against the numbers of the authors' implementation."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tmem import interop
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+MEMORY_VECTORS = sorted(p.name for p in GOLDEN.glob("memory_*.npz"))
+LANGUAGE_VECTORS = [
+  "lm_base.npz",
+  "lm_local.npz",
+  "lm_tensor_1layer.npz",
+  "lm_tensor_depth.npz",
+  "lm_tensor_local_depth.npz",
+]
+PRECISIONS = {"float64": 1e-9, "float32": 1e-4}
+
+
+class Vector:
+  """One file of reference numbers, cast to the precision of the test."""
+
+  def __init__(self, name, dtype):
+    with np.load(GOLDEN / name) as arrays:
+      self.arrays = {k: _cast(v, dtype) for k, v in arrays.items() if k != "config"}
+      self.config = json.loads(str(arrays["config"]))
+
+  def group(self, prefix):
+    return {k[len(prefix) :]: v for k, v in self.arrays.items() if k.startswith(prefix)}
+
+  def __getitem__(self, name):
+    return self.arrays[name]
+
+
+def _cast(array, dtype):
+  return array.astype(dtype) if array.dtype.kind == "f" else array
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request):
+  with jax.enable_x64(request.param == "float64"):
+    yield request.param
+
+
+def assert_close(ours, theirs, precision, what):
+  scale = max(1.0, float(np.abs(theirs).max()))
+  error = float(np.abs(np.asarray(ours) - theirs).max()) / scale
+  assert error < PRECISIONS[precision], f"{what}: differs by {error:.2e}"
+
+
+def assert_grads_close(module, grads, vector, precision):
+  ours = interop.reference_params(
+    module, interop.flat_params(nnx.merge(nnx.graphdef(module), grads))
+  )
+  theirs = vector.group("grad/param/")
+  assert ours.keys() == theirs.keys()
+  for name, expected in theirs.items():
+    assert_close(ours[name], expected, precision, name)
+
+
+def channels_last(array):
+  return jnp.asarray(np.moveaxis(array, 1, -1))
+
+
+@pytest.mark.parametrize("implementation", ["plain", "fast"])
+@pytest.mark.parametrize("name", MEMORY_VECTORS)
+def test_memory_matches(name, implementation, precision):
+  vector = Vector(name, precision)
+  memory = interop.build_from_reference(vector.config, vector.group("param/"))
+  memory.config = dataclasses.replace(memory.config, implementation=implementation)
+  graphdef, params = nnx.split(memory)
+  x, h0, c0 = (vector[f"input/{k}"] for k in ("x", "h0", "c0"))
+  empty = memory.init_state(x.shape[0])
+
+  def run(params, x, hidden, cell):
+    y, state = nnx.merge(graphdef, params)(x, empty._replace(hidden=hidden, cell=cell))
+    return jnp.sum(jnp.sin(y)) + jnp.sum(state.hidden * state.cell), (y, state)
+
+  (loss, (y, state)), grads = jax.jit(jax.value_and_grad(run, argnums=(0, 1, 2, 3), has_aux=True))(
+    params, jnp.asarray(x), channels_last(h0), channels_last(c0)
+  )
+  assert y.dtype == precision
+  assert_close(loss, vector["output/loss"][0], precision, "loss")
+  assert_close(y, vector["output/y"], precision, "y")
+  assert_close(state.hidden, channels_last(vector["output/h"]), precision, "h")
+  assert_close(state.cell, channels_last(vector["output/c"]), precision, "c")
+  assert_close(grads[1], vector["grad/x"], precision, "grad x")
+  assert_close(grads[2], channels_last(vector["grad/h0"]), precision, "grad h0")
+  assert_close(grads[3], channels_last(vector["grad/c0"]), precision, "grad c0")
+  assert_grads_close(memory, grads[0], vector, precision)
+
+
+@pytest.mark.parametrize("name", LANGUAGE_VECTORS)
+def test_language_model_matches(name, precision):
+  vector = Vector(name, precision)
+  model = interop.build_from_reference(vector.config, vector.group("param/"))
+  assert model.causal == ("depth" not in name and "1layer" not in name)
+  tokens = jnp.asarray(vector["input/tokens"], jnp.int32)
+  graphdef, params = nnx.split(model)
+
+  def run(params):
+    logits = nnx.merge(graphdef, params)(tokens)
+    log_probs = jax.nn.log_softmax(logits.reshape(-1, logits.shape[-1])[:-1])
+    targets = tokens.reshape(-1)[1:, None]
+    return -jnp.mean(jnp.take_along_axis(log_probs, targets, axis=1)), logits
+
+  (loss, logits), grads = jax.jit(jax.value_and_grad(run, has_aux=True))(params)
+  assert_close(logits, vector["output/logits"], precision, "logits")
+  assert_close(loss, vector["output/loss"][0], precision, "loss")
+  assert_grads_close(model, grads, vector, precision)
+
+
+def test_reference_names_round_trip():
+  vector = Vector("lm_tensor_depth.npz", "float32")
+  params = vector.group("param/")
+  model = interop.build_from_reference(vector.config, params)
+  back = interop.reference_params(model)
+  assert back.keys() == params.keys() - {"head.weight", "memory.grid_cache"}
+  for name, value in back.items():
+    np.testing.assert_array_equal(value, params[name])
+
+
+def test_unknown_kinds_and_missing_parameters_are_named():
+  vector = Vector("memory_a.npz", "float32")
+  params = vector.group("param/")
+  with pytest.raises(ValueError, match="kind 'audio'"):
+    interop.build_from_reference({"kind": "audio"}, params)
+  del params["coord_net.bias"]
+  with pytest.raises(ValueError, match=r"coord_net\.bias is missing"):
+    interop.build_from_reference(vector.config, params)
+  params["coord_net.bias"] = np.zeros(4, np.float32)
+  with pytest.raises(ValueError, match=r"coordinate\.bias has shape \(4,\)"):
+    interop.build_from_reference(vector.config, params)

@@ -1,0 +1,302 @@
+"""Parameters in and out: portable model files, and the authors' PyTorch parameter names."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
+
+from tmem.config import MemoryConfig
+from tmem.memory import TensorMemory
+from tmem.models import METHODS, LanguageConfig, LanguageModel
+
+MODELS = {"LanguageModel": (LanguageConfig, LanguageModel)}
+
+
+def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
+  """Writes `config.json` and `model.safetensors`; the directory appears, or changes, as a whole.
+
+  Args:
+    directory: where to write; an earlier model there is replaced.
+    model: a model of `tmem.models`.
+
+  Raises:
+    ValueError: if `model` is of another class.
+  """
+  name = type(model).__name__
+  if name not in MODELS:
+    raise ValueError(f"model: got {name}, expected one of {', '.join(MODELS)}")
+  directory = Path(directory)
+  directory.parent.mkdir(parents=True, exist_ok=True)
+  written = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+  header = {"model": name, "config": model.config.to_dict()}
+  (written / "config.json").write_text(json.dumps(header, indent=2) + "\n")
+  arrays = {path: np.asarray(value) for path, value in flat_params(model).items()}
+  safetensors.save_file(arrays, written / "model.safetensors")
+  old = written.with_name(written.name + "-old")
+  if directory.exists():
+    directory.rename(old)
+  written.rename(directory)
+  shutil.rmtree(old, ignore_errors=True)
+
+
+def load_model(directory: str | os.PathLike) -> nnx.Module:
+  """Reads what `save_model` wrote.
+
+  Raises:
+    FileNotFoundError: if there is no model in `directory`.
+    ValueError: if a file is broken, or the parameters are not those of the configuration;
+      names the file and the first parameter that differs.
+  """
+  directory = Path(directory)
+  header_file, params_file = directory / "config.json", directory / "model.safetensors"
+  for file in (header_file, params_file):
+    if not file.is_file():
+      raise FileNotFoundError(f"{file}: no such file; expected a model written by save_model")
+  try:
+    header = json.loads(header_file.read_text())
+    config_class, model_class = MODELS[header["model"]]
+    config = config_class.from_dict(header["config"])
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f"{header_file}: not a model configuration ({error})") from error
+  try:
+    arrays = safetensors.load_file(params_file)
+  except (SafetensorError, OSError) as error:
+    raise ValueError(f"{params_file}: broken or truncated ({error})") from error
+  model = nnx.eval_shape(lambda: model_class(config, rngs=nnx.Rngs(0)))
+  try:
+    return with_params(model, arrays)
+  except ValueError as error:
+    raise ValueError(f"{params_file}: {error}") from error
+
+
+def flat_params(model: nnx.Module) -> dict[str, jax.Array]:
+  """The model's parameters by dotted path, as in `blocks.0.mlp.up.kernel`."""
+  return _flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+
+
+def with_params(model: nnx.Module, arrays: Mapping[str, Any]) -> nnx.Module:
+  """A copy of `model` with the parameters of `arrays`, which are named by dotted path.
+
+  Raises:
+    ValueError: naming the first path that is missing, unknown, or of another shape.
+  """
+  graphdef, state = nnx.split(model)
+  flat = _flatten(nnx.to_pure_dict(state))
+  for path in sorted(flat.keys() | arrays.keys()):
+    if path not in arrays:
+      raise ValueError(f"parameter {path} is missing")
+    if path not in flat:
+      raise ValueError(f"parameter {path} does not belong to the model")
+    if flat[path].shape != np.shape(arrays[path]):
+      raise ValueError(
+        f"parameter {path} has shape {np.shape(arrays[path])}, the model's is {flat[path].shape}"
+      )
+  pure = nnx.to_pure_dict(state)
+  leaves = jax.tree.map_with_path(
+    lambda path, old: jnp.asarray(arrays[_dotted(path)], old.dtype), pure
+  )
+  nnx.replace_by_pure_dict(state, leaves)
+  return nnx.merge(graphdef, state)
+
+
+class _Entry(NamedTuple):
+  """One of our parameters and where the authors' state dict has it."""
+
+  path: str
+  names: tuple[str, ...]
+  load: Callable[..., np.ndarray]
+  store: Callable[[np.ndarray], tuple[np.ndarray, ...]]
+
+
+def build_from_reference(config: Mapping[str, Any], params: Mapping[str, Any]) -> nnx.Module:
+  """Builds our module from the authors' configuration and parameters.
+
+  Args:
+    config: `kind` ("interface" or "language_model") and the sizes, in the authors' names. A
+      language configuration may add `state_scope`; without it the published "depth" is meant.
+    params: arrays under the names of their PyTorch state dict; derived buffers are ignored.
+
+  Returns:
+    A `TensorMemory` or a `LanguageModel`, without dropout, that computes in the type of the
+    parameters.
+
+  Raises:
+    ValueError: on an unknown kind or method, or parameters that do not fit the configuration.
+
+  Reference: github.com/kswain98/tensor-memory, commit 21d6bbb.
+  """
+  kinds = {"interface": _interface, "language_model": _language_model}
+  kind = config.get("kind")
+  if kind not in kinds:
+    raise ValueError(f"config: got kind {kind!r}, expected one of {', '.join(kinds)}")
+  params = {name: np.asarray(value) for name, value in params.items()}
+  return with_params(*kinds[kind](config, params))
+
+
+def reference_params(model: nnx.Module) -> dict[str, np.ndarray]:
+  """The inverse of `build_from_reference`: parameters under the authors' names.
+
+  Args:
+    model: a `TensorMemory` or a `LanguageModel`; one that holds gradients in place of
+      parameters will do.
+
+  Returns:
+    One array for each name of the authors' state dict, derived buffers and the tied head left
+    out.
+  """
+  arrays = flat_params(model)
+  found = {}
+  for entry in _entries(model):
+    parts = entry.store(np.asarray(arrays[entry.path]))
+    found.update(zip(entry.names, parts, strict=True))
+  return found
+
+
+def _interface(config, params):
+  dtype = params["out_proj.weight"].dtype
+  memory = _memory_config(config, dtype, sigma_scale=config["sigma_scale"])
+  model = nnx.eval_shape(lambda: TensorMemory(memory, config["embed_dim"], rngs=nnx.Rngs(0)))
+  return model, _load(_entries(model), params)
+
+
+def _language_model(config, params):
+  if config["method"] not in METHODS:
+    raise ValueError(f"config: got method {config['method']!r}, expected one of {list(METHODS)}")
+  dtype = jnp.zeros((), params["tok.weight"].dtype).dtype
+  scope = config.get("state_scope", "depth") if METHODS[config["method"]].remembers else "layer"
+  language = LanguageConfig(
+    vocab_size=config["vocab"],
+    features=config["d_model"],
+    num_heads=config["heads"],
+    num_layers=config["layers"],
+    max_length=config["seq_len"],
+    method=config["method"],
+    window=config["window"],
+    memory=_memory_config(config, dtype, sigma_scale=config.get("sigma_scale", 1.0)),
+    state_scope=scope,
+    allow_future_leak=scope == "depth",
+    dtype=dtype,
+    param_dtype=dtype,
+  )
+  model = nnx.eval_shape(lambda: LanguageModel(language, rngs=nnx.Rngs(0)))
+  return model, _load(_entries(model), params)
+
+
+def _memory_config(config, dtype, sigma_scale) -> MemoryConfig:
+  dtype = jnp.zeros((), dtype).dtype  # float64 stays float64 only where JAX has it enabled
+  return MemoryConfig.published(
+    channels=config["memory_channels"],
+    grid=tuple(config["memory_shape"]),
+    chunk_size=config["chunk_size"],
+    sigma_scale=sigma_scale,
+    dtype=dtype,
+    param_dtype=dtype,
+    state_dtype=dtype,
+  )
+
+
+def _load(entries: list[_Entry], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  for entry in entries:
+    for name in entry.names:
+      if name not in params:
+        raise ValueError(f"params: {name} is missing")
+  return {entry.path: entry.load(*(params[n] for n in entry.names)) for entry in entries}
+
+
+def _entries(model: nnx.Module) -> list[_Entry]:
+  if isinstance(model, TensorMemory):
+    return _memory_entries(len(model.config.grid), "", "")
+  config = model.config
+  entries = [
+    _array("embedding.embedding", "tok.weight"),
+    _Entry("positions", ("pos",), lambda a: a[0], lambda a: (a[None],)),
+    *_norm("norm", "ln"),
+  ]
+  for layer in range(config.num_layers):
+    ours, theirs = f"blocks.{layer}.", f"blocks.{layer}."
+    entries += [
+      *_norm(f"{ours}attention_norm", f"{theirs}ln1"),
+      _Entry(f"{ours}attention.qkv.kernel", (f"{theirs}attn.in_proj_weight",), np.transpose, _t),
+      _array(f"{ours}attention.qkv.bias", f"{theirs}attn.in_proj_bias"),
+      *_linear(f"{ours}attention.out", f"{theirs}attn.out_proj"),
+      *_norm(f"{ours}mlp_norm", f"{theirs}ln2"),
+      *_linear(f"{ours}mlp.up", f"{theirs}mlp.0"),
+      *_linear(f"{ours}mlp.down", f"{theirs}mlp.3"),
+    ]
+    if layer in config.memory_layers:
+      gate = f"gates.{layer}"
+      entries += _norm(f"{ours}fusion.norm", f"mem_lns.{layer}")
+      entries.append(_Entry(f"{ours}fusion.gate", (gate,), lambda a: a[0], lambda a: (a[None],)))
+  if model.memory is not None:
+    entries += _memory_entries(len(model.memory.config.grid), "memory.", "memory.")
+  return entries
+
+
+def _memory_entries(axes: int, ours: str, theirs: str) -> list[_Entry]:
+  convs = [f"{theirs}gate_conv.conv_{axis}" for axis in "dhw"[:axes]]
+
+  def store_depthwise(kernel):  # [axes, 3, 2C] -> one [2C, 1, taps on its own axis] per axis
+    shapes = [[3 if a == axis else 1 for a in range(axes)] for axis in range(axes)]
+    return tuple(k.T.reshape(-1, 1, *shape) for k, shape in zip(kernel, shapes, strict=True))
+
+  return [
+    *_linear(f"{ours}summary", f"{theirs}write_proj"),
+    *_linear(f"{ours}coordinate", f"{theirs}coord_net"),
+    *_linear(f"{ours}content", f"{theirs}writer.content_net"),
+    *_linear(f"{ours}spread", f"{theirs}writer.sigma_net"),
+    *_linear(f"{ours}output", f"{theirs}out_proj"),
+    _Entry(
+      f"{ours}gates.depthwise",
+      tuple(f"{c}.weight" for c in convs),
+      lambda *w: np.stack([a.reshape(len(a), 3).T for a in w]),
+      store_depthwise,
+    ),
+    _Entry(
+      f"{ours}gates.depthwise_bias",
+      tuple(f"{c}.bias" for c in convs),
+      lambda *b: np.stack(b),
+      tuple,
+    ),
+    _Entry(
+      f"{ours}gates.pointwise",
+      (f"{theirs}gate_conv.pointwise.weight",),
+      lambda a: a.reshape(a.shape[:2]).T,
+      lambda a: (a.T.reshape(*a.T.shape, *(1,) * axes),),
+    ),
+    _array(f"{ours}gates.pointwise_bias", f"{theirs}gate_conv.pointwise.bias"),
+  ]
+
+
+def _t(array: np.ndarray) -> tuple[np.ndarray]:
+  return (array.T,)
+
+
+def _array(path: str, name: str) -> _Entry:
+  return _Entry(path, (name,), lambda a: a, lambda a: (a,))
+
+
+def _linear(path: str, name: str) -> list[_Entry]:
+  kernel = _Entry(f"{path}.kernel", (f"{name}.weight",), np.transpose, _t)
+  return [kernel, _array(f"{path}.bias", f"{name}.bias")]
+
+
+def _norm(path: str, name: str) -> list[_Entry]:
+  return [_array(f"{path}.scale", f"{name}.weight"), _array(f"{path}.bias", f"{name}.bias")]
+
+
+def _flatten(pure: Mapping) -> dict[str, Any]:
+  return {_dotted(path): leaf for path, leaf in jax.tree.leaves_with_path(pure)}
+
+
+def _dotted(path) -> str:
+  return ".".join(str(entry.key) for entry in path)
