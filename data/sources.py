@@ -1,4 +1,7 @@
-"""Finds and reads the corpora: where each lies, what it consists of, how it is split."""
+"""Finds and reads the corpora: where each lies, what it consists of, how it is split.
+
+Files that the system does not let one read raise its `OSError`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sysconfig
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from data.documents import (
@@ -133,7 +136,7 @@ def read_text(data_path: str | Path | None) -> Splits:
     raise DatasetError(
       "text: --data_path is not set; set it to a text file or a directory of text files"
     )
-  path = Path(data_path).expanduser()
+  path = _path(data_path)
   if path.is_dir():
     documents = _directory_documents(path)
     splits = split_by_size(documents)
@@ -173,7 +176,7 @@ def _directory_documents(directory: Path) -> Sequence[Document]:
     relative = path.relative_to(directory)
     if not path.is_file() or any(part.startswith(".") for part in relative.parts):
       continue
-    data = _read_bytes(path)
+    data = path.read_bytes()
     if b"\0" in data:
       binary.append(path)
     elif data.strip():
@@ -201,7 +204,7 @@ def _split_one(path: Path, document: Document) -> Splits:
 def _read_text(path: Path, name: str) -> Document:
   if not path.is_file():
     raise DatasetError(f"{path}: not a file; expected a text file")
-  return Document(name, _checked_text(_read_bytes(path), path))
+  return Document(name, _checked_text(path.read_bytes(), path))
 
 
 def _checked_text(data: bytes, origin: Path | str) -> bytes:
@@ -215,17 +218,16 @@ def _checked_text(data: bytes, origin: Path | str) -> bytes:
   return normalise(data)
 
 
-def _read_bytes(path: Path) -> bytes:
+def _path(given: str | Path) -> Path:
+  # The shell leaves the ~ of --flag=~/directory as it is.
   try:
-    return path.read_bytes()
-  except OSError as error:
-    raise DatasetError(
-      f"{path}: cannot be read ({error.strerror}); expected a readable text file"
-    ) from error
+    return Path(given).expanduser()
+  except RuntimeError:  # nobody's home
+    return Path(given)
 
 
 def _expected(data_dir: str | Path | None, relative: str, dataset: str, source: str) -> Path:
-  place = Path(data_dir or "DATA_DIR").expanduser() / relative
+  place = _path(data_dir or "DATA_DIR") / relative
   if data_dir and place.exists():
     return place
   found = f"{place} not found" if data_dir else "--data_dir is not set"
@@ -235,23 +237,29 @@ def _expected(data_dir: str | Path | None, relative: str, dataset: str, source: 
 
 
 def _read_wikitext_zip(path: Path) -> Mapping[str, Document]:
-  try:
-    with zipfile.ZipFile(path) as archive:
-      members = {Path(member).name: member for member in archive.namelist()}
-      missing = [name for name in _WIKITEXT_FILES.values() if name not in members]
-      if missing:
-        raise DatasetError(
-          f"{path}: has no {', '.join(missing)}; expected the official wikitext-2-v1.zip (word"
-          " level), with wikitext-2/wiki.{train,valid,test}.tokens"
-        )
-      return {
-        split: Document(name, _checked_text(archive.read(members[name]), f"{path}: {name}"))
-        for split, name in _WIKITEXT_FILES.items()
-      }
-  except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+  contents = _zip_contents(path, _WIKITEXT_FILES.values())
+  missing = [name for name in _WIKITEXT_FILES.values() if name not in contents]
+  if missing:
     raise DatasetError(
-      f"{path}: not a whole zip file ({' '.join(str(error).split())}); download"
-      " wikitext-2-v1.zip again"
+      f"{path}: has no {', '.join(missing)}; expected the official wikitext-2-v1.zip (word level),"
+      " with wikitext-2/wiki.{train,valid,test}.tokens"
+    )
+  return {
+    split: Document(name, _checked_text(contents[name], f"{path}: {name}"))
+    for split, name in _WIKITEXT_FILES.items()
+  }
+
+
+def _zip_contents(path: Path, names: Collection[str]) -> Mapping[str, bytes]:
+  data = path.read_bytes()  # first, so that errors below are of the content, not of the file
+  try:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+      members = {Path(member).name: member for member in archive.namelist()}
+      return {name: archive.read(members[name]) for name in names if name in members}
+  except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    raise DatasetError(
+      f"{path}: not a whole zip file ({reason}); download {path.name} again"
     ) from error
 
 

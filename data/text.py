@@ -98,7 +98,13 @@ def load_corpus(
     raise DatasetError(f"--tokenizer: got {tokenizer!r}, expected one of {', '.join(TOKENIZERS)}")
   if data_path and name != "text":
     raise DatasetError(f"--data_path: is for --dataset=text, not for --dataset={name}")
-  documents = cached_documents(name, _read_documents(name, data_dir, data_path))
+  try:
+    found = _read_documents(name, data_dir, data_path)
+  except OSError as error:
+    raise DatasetError(
+      f"{error.filename}: cannot be read ({error.strerror}); expected a readable text file"
+    ) from error
+  documents = cached_documents(name, found)
   kind = tokenizer or DATASETS[name]
   texts = {split: b"".join(d.text for d in documents[split]) for split in SPLITS}
   if kind != "byte":

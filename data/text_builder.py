@@ -193,7 +193,7 @@ def _remove_remains(directory: Path) -> None:
 
 def _cache_directory() -> Path:
   if directory := os.environ.get("TMEM_CACHE_DIR"):
-    return Path(directory).expanduser()
+    return Path(directory)
   if directory := os.environ.get("XDG_CACHE_HOME"):
     return Path(directory) / "tmem"
   home = os.environ.get("HOME")

@@ -180,6 +180,20 @@ def test_paths_without_text_are_named(tmp_path):
   assert error_of(name="text", data_path=tmp_path).startswith(f"{tmp_path}: no text files")
 
 
+def test_files_that_cannot_be_read_are_named(tmp_path):
+  (tmp_path / "wikitext-2-v1.zip").mkdir()
+  message = error_of(name="wikitext2", data_dir=tmp_path)
+  assert message.startswith(f"{tmp_path}/wikitext-2-v1.zip: cannot be read (Is a directory)")
+  message = error_of(name="text", data_path=tmp_path / ("x" * 300))
+  assert "cannot be read (File name too long)" in message or "no such file" in message
+
+
+def test_home_may_be_given_by_its_sign(tmp_path, monkeypatch):
+  (tmp_path / "book.txt").write_text("a line\n" * 100)
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert load_corpus("text", data_path="~/book.txt").train.size == 630
+
+
 def test_names_of_data_sets_and_tokenizers_are_checked():
   assert error_of(name="ptb") == (
     "--dataset: got 'ptb', expected one of stdlib, tiny_shakespeare, shakespeare, wikitext2, text"
