@@ -1,6 +1,5 @@
 """The voxel grid: where cells lie, the Gaussian soft write and the multilinear read."""
 
-import itertools
 import math
 
 import jax
@@ -87,21 +86,22 @@ def corner_weights(coords: Coords, grid: Grid) -> tuple[jax.Array, jax.Array]:
     ValueError: if `coords` has another number of axes than the grid.
   """
   _check_axes(coords, grid)
-  lower, upper, fraction = [], [], []
+  cells = jnp.zeros((*coords.shape[:-1], 1), jnp.int32)
+  weights = jnp.ones((*coords.shape[:-1], 1), coords.dtype)
   for axis, size in enumerate(grid):
     position = jnp.clip((coords[..., -1 - axis] + 1.0) * (0.5 * (size - 1)), 0.0, size - 1.0)
-    low = jnp.clip(jnp.floor(position), 0.0, max(size - 2, 0))
-    fraction.append(position - jax.lax.stop_gradient(low))
-    stride = math.prod(grid[axis + 1 :])
-    lower.append(low.astype(jnp.int32) * stride)
-    upper.append(jnp.minimum(low.astype(jnp.int32) + 1, size - 1) * stride)
-  cells, weights = [], []
-  for corner in itertools.product((0, 1), repeat=len(grid)):
-    cells.append(sum((upper[a] if up else lower[a]) for a, up in enumerate(corner)))
-    weights.append(
-      math.prod(fraction[a] if up else 1.0 - fraction[a] for a, up in enumerate(corner))
-    )
-  return jnp.stack(cells, -1), jnp.stack(weights, -1)
+    low = jax.lax.stop_gradient(jnp.clip(jnp.floor(position), 0.0, max(size - 2.0, 0.0)))
+    upper = position - low
+    index = low.astype(jnp.int32)
+    pair = jnp.stack([index, jnp.minimum(index + 1, size - 1)], axis=-1)
+    cells = _all_pairs(jnp.add, cells, pair * math.prod(grid[axis + 1 :]))
+    weights = _all_pairs(jnp.multiply, weights, jnp.stack([1.0 - upper, upper], axis=-1))
+  return cells, weights
+
+
+def _all_pairs(combine, left: jax.Array, right: jax.Array) -> jax.Array:
+  """Combines every entry of the last axis of `left` with every one of `right`."""
+  return combine(left[..., :, None], right[..., None, :]).reshape(*left.shape[:-1], -1)
 
 
 def read_corners(volume: Volume, cells: jax.Array, weights: jax.Array) -> jax.Array:

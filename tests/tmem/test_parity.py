@@ -56,9 +56,7 @@ def assert_close(ours, theirs, precision, what):
 
 
 def assert_grads_close(module, grads, vector, precision):
-  ours = interop.reference_params(
-    module, interop.flat_params(nnx.merge(nnx.graphdef(module), grads))
-  )
+  ours = interop.reference_params(nnx.merge(nnx.graphdef(module), grads))
   theirs = vector.group("grad/param/")
   assert ours.keys() == theirs.keys()
   for name, expected in theirs.items():
