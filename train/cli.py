@@ -35,24 +35,33 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
   is_debug = any(flag in ("--debug", "--debug=true", "-debug") for flag in sys.argv[1:])
   try:
     main(sys.argv)
-  except RunError as error:
-    status, message = error.exit_status, str(error)
-  except KeyboardInterrupt:
-    status, message = 130, "interrupted"
   except BrokenPipeError:  # whoever read our output has gone, as `head` does
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
-  except OSError as error:
-    place = f"{error.filename}: " if error.filename else ""
-    status, message = 1, f"{place}{error.strerror or error}"
-  except Exception as error:
-    first_line = (str(error).strip().splitlines() or [""])[0][:300]
-    status = 1
-    message = f"{type(error).__name__}: {first_line} (--debug shows where it comes from)"
-  else:
-    sys.exit(0)
-  if is_debug:
-    traceback.print_exc()
-  label = "" if status > 128 else "error: "
-  print(f"{label}{' '.join(message.split())}", file=sys.stderr, flush=True)
-  sys.exit(status)
+  except (Exception, KeyboardInterrupt) as error:
+    if is_debug:
+      traceback.print_exc()
+    status, message = describe(error)
+    label = "" if status > 128 else "error: "
+    print(f"{label}{' '.join(message.split())}", file=sys.stderr, flush=True)
+    sys.exit(status)
+  sys.exit(0)
+
+
+def describe(error: BaseException) -> tuple[int, str]:
+  """What an error means to the user.
+
+  Args:
+    error: what ended the command.
+
+  Returns:
+    (exit status, message).
+  """
+  if isinstance(error, RunError):
+    return error.exit_status, str(error)
+  if isinstance(error, KeyboardInterrupt):
+    return 130, "interrupted"
+  if isinstance(error, OSError):
+    return 1, f"{error.filename}: {error.strerror}" if error.filename else str(error)
+  first_line = (str(error).strip().splitlines() or [""])[0][:300]
+  return 1, f"{type(error).__name__}: {first_line} (--debug shows where it comes from)"

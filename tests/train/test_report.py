@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from train import report
+from train.errors import FlagError, RunError
+
+
+def make_run(folder, loss, method, gates):
+  folder.mkdir()
+  result = {
+    "method": method,
+    "steps": 20,
+    "params": 12_345,
+    "causal": True,
+    "state_bytes": 4096,
+    "tokens_per_second": 1234.5,
+    "valid_loss": loss,
+    "test_loss": loss + 0.1,
+    "test_perplexity": 7.389,
+    "test_bits_per_byte": 2.885,
+    "fusion_gates": gates,
+  }
+  (folder / "result.json").write_text(json.dumps(result))
+  lines = [{"step": s, "loss": loss + 1 / s, "valid_loss": loss + 2 / s} for s in (10, 20)]
+  (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  return folder
+
+
+def test_runs_are_compared_in_a_table_and_a_picture(tmp_path, capsys):
+  one = make_run(tmp_path / "memory", 1.75, "tensor_local", {"block_0": 0.57})
+  two = make_run(tmp_path / "baseline", 1.87, "local", {})
+  output = tmp_path / "report"
+  report.main(["report", f"--workdirs={one},{two}", f"--output={output}"])
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0].split()[:3] == ["run", "method", "steps"]
+  assert lines[1].split() == [
+    "memory", "tensor_local", "20", "1.7500", "1.8500", "2.8850", "7.39", "12,345", "1,234",
+    "4,096", "True",
+  ]  # fmt: skip
+  assert lines[2].split()[:4] == ["baseline", "local", "20", "1.8700"]
+  assert lines[3] == "fusion gates of memory: block_0 0.570"
+  assert (output / "losses.png").read_bytes().startswith(b"\x89PNG")
+  assert "baseline" in (output / "report.md").read_text()
+
+
+def test_missing_numbers_are_dashes(tmp_path):
+  table = report.format_table({"a": {"method": "base", "test_loss": None}})
+  assert table.splitlines()[1].split() == ["a", "base", *"-" * 9]
+
+
+def test_a_run_without_a_result_is_named(tmp_path):
+  with pytest.raises(RunError, match=r"--workdirs: .*nothing has no result.json"):
+    report.main(["report", f"--workdirs={tmp_path / 'nothing'}"])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--workdirs="], ["--bogus=1"], ["a"]])
+def test_bad_flags(arguments):
+  with pytest.raises(FlagError):
+    report.main(["report", *arguments])
+
+
+def test_a_real_run_can_be_reported(finished, capsys):
+  report.main(["report", f"--workdirs={finished}"])
+  assert "tensor_local" in capsys.readouterr().out

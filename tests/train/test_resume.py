@@ -1,0 +1,180 @@
+import json
+import os
+import signal
+import time
+
+import chex
+import numpy as np
+import pytest
+
+from train import language
+from train.errors import FlagError, Interrupted, RunError
+
+
+def assert_same_run(records, saved, first, second, step):
+  assert records(first) == records(second)
+  one, two = saved(first, step), saved(second, step)
+  assert one["progress"] == two["progress"]
+  assert one["arrays"].keys() == two["arrays"].keys()
+  for name, value in one["arrays"].items():
+    np.testing.assert_array_equal(value, two["arrays"][name], err_msg=name)
+
+
+def result_of(workdir):
+  content = json.loads((workdir / "result.json").read_text())
+  measured = ("seconds", "per_second", "memory")
+  return {k: v for k, v in content.items() if not any(word in k for word in measured)}
+
+
+@pytest.mark.parametrize("stop_at", [3, 4])
+def test_two_halves_equal_the_whole(run, records, saved, finished, tmp_path, stop_at):
+  """Step 3 is inside everything, step 4 has an evaluation and a checkpoint."""
+  workdir = run(tmp_path / "halves", stop_at=stop_at)
+  assert not (workdir / "result.json").exists()
+  assert records(workdir)[-1]["step"] == stop_at
+  run(workdir)
+  assert_same_run(records, saved, workdir, finished, 8)
+  assert result_of(workdir) == result_of(finished)
+
+
+def test_log_lines_may_be_longer_than_the_pieces_of_a_run(run, records, saved, tmp_path):
+  """A log line averages over steps of two processes."""
+  rhythm = {"log_every": 4}
+  whole = run(tmp_path / "whole", **rhythm)
+  halves = run(tmp_path / "halves", stop_at=2, **rhythm)
+  run(halves, stop_at=6, **rhythm)
+  run(halves, **rhythm)
+  assert_same_run(records, saved, whole, halves, 8)
+
+
+def test_a_signal_during_an_evaluation_is_obeyed_and_the_evaluation_made_up_for(
+  run, records, saved, finished, tmp_path, monkeypatch
+):
+  from train import loop
+
+  evaluate = loop.make_evaluate
+
+  def interrupted(*arguments):
+    measure = evaluate(*arguments)
+
+    def call(params, batches, stop):
+      os.kill(os.getpid(), signal.SIGINT)
+      return measure(params, batches, stop)
+
+    return call
+
+  workdir = tmp_path / "run"
+  with monkeypatch.context() as patch:
+    patch.setattr(loop, "make_evaluate", interrupted)
+    with pytest.raises(Interrupted, match="SIGINT: saved at step 4 of 8; to continue: python"):
+      run(workdir)
+  assert [r["step"] for r in records(workdir)] == [1, 2, 3]
+  run(workdir)
+  assert records(workdir) == records(finished)
+  assert result_of(workdir) == result_of(finished)
+
+
+def test_sigterm_saves_and_the_run_resumes_exactly(
+  start, options, run, records, saved, finished, tmp_path
+):
+  workdir = tmp_path / "run"
+  process = start("train.language", *options(workdir, steps=8, checkpoint_every=1000))
+  wait_for(lambda: process.stdout.readline().startswith("step 1/"), process)
+  process.send_signal(signal.SIGTERM)
+  _, err = process.communicate(timeout=60)
+  if process.returncode != 0:  # it may have been faster than the signal
+    assert process.returncode == 143, err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("SIGTERM: saved at step ")
+    assert last.endswith(f"to continue: python -m train.language --workdir={workdir}")
+    language.main(["language", f"--workdir={workdir}", "--checkpoint_every=4"])
+  assert records(workdir) == records(finished)
+
+
+def test_a_process_killed_at_any_moment_leaves_a_run_that_resumes_exactly(
+  start, options, run, records, saved, finished, tmp_path
+):
+  """Saves after every step, so that kill -9 mostly comes in the middle of a save."""
+  workdir = tmp_path / "run"
+  process = start("train.language", *options(workdir, checkpoint_every=1, keep=1))
+  folder = workdir / "checkpoints"
+  wait_for(lambda: folder.is_dir() and any(folder.glob("unfinished.*2*")), process)
+  process.kill()
+  process.wait()
+  with (workdir / "metrics.jsonl").open("a") as file:
+    file.write('{"step": 99, "loss"')
+  run(workdir, checkpoint_every=4)
+  assert records(workdir) == records(finished)
+  assert result_of(workdir) == result_of(finished)
+
+
+def wait_for(condition, process, seconds=90):
+  deadline = time.monotonic() + seconds
+  while not condition():
+    assert process.poll() is None, process.stderr.read()
+    assert time.monotonic() < deadline
+    time.sleep(0.002)
+
+
+def test_lines_after_the_checkpoint_are_dropped(run, records, finished, tmp_path):
+  workdir = run(tmp_path / "run", stop_at=5)
+  with (workdir / "metrics.jsonl").open("a") as file:
+    file.write('{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
+  run(workdir)
+  assert [r["step"] for r in records(workdir)] == list(range(1, 9))
+  assert records(workdir) == records(finished)
+
+
+def test_a_finished_run_says_so_and_changes_nothing(run, finished, traces, capsys):
+  before = traces(finished)
+  run(finished)
+  assert traces(finished) == before
+  assert "is finished; nothing to do" in capsys.readouterr().out
+  with pytest.raises(FlagError, match=r"--steps: .* started with 8, this command has 9"):
+    run(finished, steps=9)
+  assert traces(finished) == before
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"learning_rate": 0.5}, r"--learning_rate: the run in .* was started with 0.001"),
+    ({"grid": "2,2,3"}, r"--grid: the run in .* was started with 2,2,2, this command has 2,2,3"),
+    ({"method": "base"}, r"--method: .* started with tensor_local, this command has base"),
+    ({"seed": 1}, r"--seed: "),
+    ({"preset": "cpu"}, r"--preset: .* started with smoke, this command has cpu"),
+    ({"features": None}, r"--features: .* started with 8, this command has 32"),
+  ],
+)
+def test_another_configuration_is_refused(run, finished, traces, changes, message):
+  before = traces(finished)
+  with pytest.raises(FlagError, match=message):
+    run(finished, **changes)
+  assert traces(finished) == before
+
+
+def test_the_workdir_alone_is_enough_to_resume(run, bare, records, finished, tmp_path):
+  workdir = run(tmp_path / "run", stop_at=2)
+  bare(workdir=workdir)
+  assert records(workdir) == records(finished)
+
+
+def test_another_text_is_refused(run, tmp_path, text_file):
+  copy = tmp_path / "text.txt"
+  copy.write_text(text_file.read_text())
+  workdir = run(tmp_path / "run", stop_at=1, data_path=copy)
+  copy.write_text(text_file.read_text().upper())
+  with pytest.raises(RunError, match="the text is not the one that the run in"):
+    run(workdir, data_path=copy)
+
+
+def test_resuming_a_broken_configuration_is_one_clear_line(run, tmp_path):
+  workdir = run(tmp_path / "run", stop_at=1)
+  (workdir / "config.json").write_text("{")
+  with pytest.raises(RunError, match=r"config.json: not a JSON file"):
+    run(workdir)
+
+
+def test_arrays_change_from_checkpoint_to_checkpoint(saved, finished):
+  with pytest.raises(AssertionError):
+    chex.assert_trees_all_equal(saved(finished, 4)["arrays"], saved(finished, 8)["arrays"])

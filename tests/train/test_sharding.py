@@ -1,0 +1,119 @@
+import json
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from train.errors import FlagError
+from train.sharding import make_mesh, tree_shardings
+
+EIGHT = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+# Trains the tiny model for a few steps on a mesh and prints what came out.
+PROGRAM = """
+import json, sys
+import jax, numpy as np
+from train import flags, language_task
+from train.losses import language_loss
+from train.evaluate import make_evaluate
+from train.optim import learning_rate_schedule, make_optimizer
+from train.parsers import mesh_sizes
+from train.sharding import make_mesh, put_local_batch
+from train.state import make_setup, make_train_step
+
+def run(mesh_text, arguments):
+  config = flags.parse(["language", *arguments])
+  task = language_task.make_task(config, language_task.load_corpus(config.data))
+  mesh = make_mesh(mesh_sizes(mesh_text), config.run.batch_size // config.optim.accumulate)
+  optimizer = make_optimizer(config.optim)
+  setup = make_setup(task.build, optimizer, mesh, 0)
+  step = make_train_step(setup, language_loss, optimizer, learning_rate_schedule(config.optim),
+                         mesh, seed=0, accumulate=config.optim.accumulate)
+  state, batches, losses = setup.init(), task.train_batches(), []
+  for _ in range(3):
+    state, metrics = step(state, put_local_batch(next(batches), mesh))
+    losses.append(float(metrics["loss"]))
+  evaluate = make_evaluate(setup.graphdef, language_loss, mesh)
+  leaves = jax.tree.leaves((state.params, state.opt_state))
+  return {
+    "devices": len(mesh.devices.flat),
+    "split": sum(not leaf.sharding.is_fully_replicated for leaf in leaves),
+    "bytes": sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves),
+    "compiled": step._cache_size(),
+    "losses": losses,
+    "valid": evaluate(state.params, task.eval_batches("valid", 100))["loss"],
+    "sums": [float(np.abs(np.asarray(leaf)).sum()) for leaf in leaves],
+  }
+
+meshes = sys.argv[1].split(";")
+print(json.dumps({mesh: run(mesh, sys.argv[2:]) for mesh in meshes}))
+"""
+
+
+def test_one_device_is_a_mesh_of_one():
+  mesh = make_mesh((-1, 1), jax.device_count())
+  assert dict(mesh.shape) == {"data": jax.device_count(), "fsdp": 1}
+
+
+@pytest.mark.parametrize(
+  ("sizes", "message"),
+  [
+    ((3, 1), r"--mesh=data:3,fsdp:1: 3 does not divide the \d+ devices there are"),
+    ((-1, 7), r"--mesh=data:-1,fsdp:7: 7 does not divide the \d+ devices"),
+  ],
+)
+def test_a_mesh_that_does_not_divide_the_devices_is_refused(sizes, message):
+  with pytest.raises(FlagError, match=message):
+    make_mesh(sizes, 1)
+
+
+class EightByFsdp:
+  """Stands in for a mesh: the rule looks at nothing but its shape."""
+
+  shape = {"data": 1, "fsdp": 8}  # noqa: RUF012
+
+
+def test_big_matrices_are_split_along_their_largest_divisible_axis(monkeypatch):
+  monkeypatch.setattr("train.sharding.NamedSharding", lambda mesh, spec: spec)
+  shapes = {
+    "wide": (64, 128),
+    "tall": (128, 64),
+    "odd": (1000, 33),
+    "indivisible": (99, 999),
+    "small": (8, 8),
+    "vector": (8192,),
+  }
+  tree = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+  assert tree_shardings(tree, EightByFsdp()) == {
+    "wide": PartitionSpec(None, "fsdp"),
+    "tall": PartitionSpec("fsdp"),
+    "odd": PartitionSpec("fsdp"),
+    "indivisible": PartitionSpec(),
+    "small": PartitionSpec(),
+    "vector": PartitionSpec(),
+  }
+
+
+def test_eight_devices_equal_one(start, options, tmp_path):
+  meshes = ["data:1", "data:8", "fsdp:8", "data:2,fsdp:4"]
+  more = {"batch_size": 16, "features": 32, "warmup_steps": 0}
+  (tmp_path / "train_on_meshes.py").write_text(PROGRAM)
+  arguments = [";".join(meshes), *options(tmp_path / "run", **more)]
+  process = start("train_on_meshes", *arguments, XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
+  out, err = process.communicate(timeout=240)
+  assert process.returncode == 0, err
+  found = json.loads(out.splitlines()[-1])
+  one = found["data:1"]
+  assert one["devices"] == 1
+  for mesh in meshes[1:]:
+    other = found[mesh]
+    assert other["devices"] == 8
+    assert other["compiled"] == 1
+    # Adam divides small gradients by small numbers: arrays differ by more than losses.
+    for key, rtol in (("losses", 1e-5), ("valid", 1e-5), ("sums", 2e-3)):
+      np.testing.assert_allclose(other[key], one[key], rtol=rtol, err_msg=f"{mesh}: {key}")
+    if "fsdp" in mesh:
+      assert other["split"] > 0
+      assert other["bytes"] < one["bytes"]
+    else:
+      assert other["split"] == 0
