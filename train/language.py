@@ -11,11 +11,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from data import text
-from tmem.models import LanguageConfig, LanguageModel
+from tmem.models import LanguageModel
 from train import cli, flags, generate, inference, language_task, loop, outputs, result
 from train.config import LanguageRun
-from train.errors import RunError
 from train.evaluate import make_evaluate
 from train.sharding import make_mesh
 
@@ -75,12 +73,7 @@ def evaluate(config: LanguageRun) -> None:
 
 def write(config: LanguageRun) -> None:
   """Prints the prompt and what the best checkpoint makes of it."""
-  record = outputs.read_json(config.run.workdir / outputs.CONFIG)
-  described = outputs.read_json(config.run.workdir / outputs.TOKENIZER)
-  if described is None:
-    raise RunError(f"{config.run.workdir / outputs.TOKENIZER}: missing; train first")
-  tokenizer = text.tokenizer_from_dict(described)
-  model = LanguageConfig.from_dict(record["model"])
+  model, tokenizer = language_task.read_run(config.run.workdir)
   graphdef, params, _ = inference.restore_best(
     lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
   )

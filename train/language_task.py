@@ -2,6 +2,8 @@
 
 import dataclasses
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -62,6 +64,32 @@ def check_same_text(config: LanguageRun, corpus: text.Corpus) -> dict[str, Any]:
 def model_config(config: LanguageRun, corpus: text.Corpus) -> LanguageConfig:
   """The model's configuration with the vocabulary of the text."""
   return dataclasses.replace(config.model, vocab_size=corpus.vocab_size)
+
+
+def read_run(workdir: Path) -> tuple[LanguageConfig, Any]:
+  """Reads what is needed to use a trained model without its text.
+
+  Args:
+    workdir: folder of the run.
+
+  Returns:
+    (configuration of the model, tokenizer).
+
+  Raises:
+    RunError: naming the file that is missing or broken.
+  """
+
+  def read(name: str, convert: Callable[[dict[str, Any]], Any]) -> Any:
+    content = outputs.read_json(workdir / name)
+    if content is None:
+      raise RunError(f"{workdir / name}: missing; train first")
+    try:
+      return convert(content)
+    except (KeyError, TypeError, ValueError) as error:
+      raise RunError(f"{workdir / name}: broken ({error}); use another --workdir") from error
+
+  model = read(outputs.CONFIG, lambda content: LanguageConfig.from_dict(content["model"]))
+  return model, read(outputs.TOKENIZER, text.tokenizer_from_dict)
 
 
 def encode_prompt(tokenizer: Any, prompt: str) -> np.ndarray:
