@@ -129,3 +129,5 @@ MAY_CHANGE = (
   "mesh",
   *SAMPLE,
 )
+# What a trained model does not depend on, by what it is used for.
+USE_MAY_CHANGE = {"train": (), "eval": ("batch_size", "seed"), "generate": ("seed",)}

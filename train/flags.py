@@ -15,7 +15,7 @@ import tmem
 from tmem.models import LanguageConfig
 from train import config, outputs
 from train.errors import FlagError, RunError
-from train.flag_table import GROUPS, MAY_CHANGE, OF_THE_PROCESS, SWITCHES, VALUES
+from train.flag_table import GROUPS, MAY_CHANGE, OF_THE_PROCESS, SWITCHES, USE_MAY_CHANGE, VALUES
 from train.parsers import mesh_sizes
 from train.presets import PRESETS, preset_values
 
@@ -100,9 +100,10 @@ def _resolve(given: dict[str, Any]) -> dict[str, Any]:
   # to evaluate or generate, what is not given is as the run has it.
   base = saved if saved is not None and (mode != "train" or "preset" not in given) else {}
   values = {**defaults, **base, **given}
+  may_change = (*MAY_CHANGE, *USE_MAY_CHANGE[mode])
   for name in saved or ():
     changed = _plain(values.get(name)) != _plain(saved[name])
-    if changed and name not in MAY_CHANGE and (mode == "train" or name in given):
+    if changed and name not in may_change and (mode == "train" or name in given):
       raise FlagError(
         f"--{name}: the run in {workdir} was started with {as_text(saved[name])}, this command has"
         f" {as_text(values[name])}; use that value or another --workdir"

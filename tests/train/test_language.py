@@ -81,7 +81,7 @@ def test_the_exported_model_is_the_best_one_and_causal(finished):
 
 
 def test_evaluation_repeats_the_result(finished, bare, capsys):
-  bare(workdir=finished, mode="eval", batch_size=4)
+  bare(workdir=finished, mode="eval", batch_size=8)
   (finished / "eval.json").rename(finished.parent / "eval.json")
   measured, result = read(finished.parent / "eval.json"), read(finished / "result.json")
   for name in ("valid_loss", "test_loss", "test_bits_per_byte"):
@@ -98,8 +98,15 @@ def test_generation_repeats_by_seed_and_differs_between_seeds(finished, bare, ca
   sampled = [text(temperature=1.0, sample_tokens=20, top_k=k) for k in (0, 0, 1)]
   assert sampled[0] == sampled[1]
   assert sampled[0].startswith("grid")
+  assert text(temperature=1.0, sample_tokens=20, seed=1) != sampled[0]
   greedy = text(temperature=0, sample_tokens=20)
   assert sampled[2] == greedy != sampled[0]
+
+
+@pytest.mark.parametrize("mode", ["eval", "generate"])
+def test_a_trained_model_is_not_used_as_another_one(finished, bare, mode):
+  with pytest.raises(FlagError, match=r"--features: .* started with 8, this command has 16"):
+    bare(workdir=finished, mode=mode, features=16)
 
 
 @pytest.mark.parametrize("mode", ["eval", "generate"])
