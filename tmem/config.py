@@ -126,7 +126,7 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 def checked_float_dtype(name: str, value: Any) -> np.dtype:
   """`value` as a floating dtype, or ValueError."""
   try:
-    dtype = jnp.dtype(value)
+    dtype = None if value is None else jnp.dtype(value)  # numpy takes None for float64
   except TypeError:
     dtype = None
   if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
@@ -142,6 +142,8 @@ def to_json_dict(config: Any) -> dict[str, Any]:
       return to_json_dict(value)
     if isinstance(value, np.dtype):
       return value.name
+    if isinstance(value, np.generic):
+      return value.item()
     return list(value) if isinstance(value, tuple) else value
 
   return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
