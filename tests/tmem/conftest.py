@@ -1,0 +1,137 @@
+"""The memory written down a second time, token by token in numpy: what the tests compare with."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+
+def _sigmoid(x):
+  return 1.0 / (1.0 + np.exp(-x))
+
+
+def hat_weights(coordinate, size):
+  """Weights of the cells of one axis in a linear read: hats around the clamped position."""
+  position = np.clip((coordinate + 1.0) / 2.0 * (size - 1), 0.0, size - 1.0)
+  return np.maximum(0.0, 1.0 - np.abs(position - np.arange(size)))
+
+
+def sample(volume, coords):
+  """Multilinear read of [*grid, channels] at (x, y, z)."""
+  for coordinate in coords[::-1]:  # the first axis left belongs to the last coordinate left
+    volume = np.tensordot(hat_weights(coordinate, volume.shape[0]), volume, axes=1)
+  return volume
+
+
+def gaussian(content, coords, spread, grid):
+  """[*grid, channels]: the write volume, from the positions of all cells at once."""
+  axes = [np.linspace(-1.0, 1.0, n) if n > 1 else np.array([-1.0]) for n in grid]
+  positions = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+  distance = np.sum((positions - coords[::-1]) ** 2, axis=-1)
+  return np.exp(-distance / (2.0 * spread**2 + 1e-6))[..., None] * content
+
+
+def convolve(volume, kernel, bias):
+  """Depthwise convolutions of [*grid, channels], one axis after another."""
+  for axis, (taps, shift) in enumerate(zip(kernel, bias, strict=True)):
+    result = np.zeros_like(volume) + shift
+    lines, out = np.moveaxis(volume, axis, 0), np.moveaxis(result, axis, 0)
+    for cell in range(len(lines)):
+      for tap, neighbour in enumerate((cell - 1, cell, cell + 1)):
+        if 0 <= neighbour < len(lines):
+          out[cell] += taps[tap] * lines[neighbour]
+    volume = result
+  return volume
+
+
+def update(params, hidden, cell, content, coords, spread):
+  """One write into one row's state: the new (hidden, cell)."""
+  depthwise, depthwise_bias, pointwise, pointwise_bias = params
+  written = gaussian(content, coords, spread, hidden.shape[:-1])
+  mixed = convolve(np.concatenate([written, hidden], -1), depthwise, depthwise_bias)
+  i, f, o, g = np.split(mixed @ pointwise + pointwise_bias, 4, axis=-1)
+  cell = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(g)
+  return _sigmoid(o) * np.tanh(cell), cell
+
+
+class Oracle:
+  """Reads and writes of a `TensorMemory`, one row and one chunk at a time, in float64."""
+
+  def __init__(self, memory):
+    self.config = memory.config
+    arrays = jax.tree.map(lambda a: np.asarray(a, np.float64), nnx.to_pure_dict(nnx.state(memory)))
+    gates = arrays.pop("gates")
+    self.gates = [gates[k] for k in ("depthwise", "depthwise_bias", "pointwise", "pointwise_bias")]
+    self.linear = {k: lambda x, v=v: x @ v["kernel"] + v["bias"] for k, v in arrays.items()}
+
+  def coords(self, query):
+    return np.tanh(self.linear["coordinate"](query))
+
+  def spread(self, summary):
+    config, raw = self.config, self.linear["spread"](summary)[0]
+    spread = config.sigma_scale * (np.logaddexp(0.0, raw) + 1e-4)
+    low = -np.inf if config.sigma_min is None else config.sigma_min
+    return np.clip(spread, low, np.inf if config.sigma_max is None else config.sigma_max)
+
+  def run(self, x, mask=None, hidden=None, cell=None):
+    """y [tokens, features], hidden and cell after [tokens, features], the tail committed."""
+    config, size = self.config, self.config.chunk_size
+    length, features = x.shape
+    mask = np.ones(length, bool) if mask is None else mask
+    x = np.where(mask[:, None], np.asarray(x, np.float64), 0.0)
+    empty = np.zeros((*config.grid, config.channels))
+    hidden, cell = (empty if a is None else np.asarray(a, np.float64) for a in (hidden, cell))
+    y = np.zeros((length, features))
+    for start in range(0, length, size):
+      positions = [t for t in range(start, min(start + size, length)) if mask[t]]
+      if not positions:
+        continue
+      for t in positions:
+        query = t if config.read_query == "token" else positions[0]
+        y[t] = self.linear["output"](sample(hidden, self.coords(x[query])))
+      chunk = np.zeros((size, features))
+      chunk[: min(size, length - start)] = x[start : start + size]
+      w = self.linear["summary"](chunk.reshape(-1))
+      hidden, cell = update(
+        self.gates, hidden, cell, self.linear["content"](w), self.coords(w), self.spread(w)
+      )
+    return y, hidden, cell
+
+
+@pytest.fixture(scope="session")
+def reference():
+  """The formulas of this file by name."""
+  return {
+    "sample": sample,
+    "gaussian": gaussian,
+    "convolve": convolve,
+    "update": update,
+    "Oracle": Oracle,
+  }
+
+
+@pytest.fixture(scope="session")
+def perturbed():
+  """Shakes every parameter of a module, so that none is zero and none an identity."""
+
+  def shake(module, scale=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    graphdef, params = nnx.split(module)
+    shaken = jax.tree.map(
+      lambda a: a + np.asarray(scale * rng.normal(size=a.shape), a.dtype), params
+    )
+    return nnx.merge(graphdef, shaken)
+
+  return shake
+
+
+@pytest.fixture(scope="session")
+def compiled():
+  """Compiles a call of a module."""
+
+  def compile_call(module, **settings):
+    graphdef, params = nnx.split(module)
+    call = jax.jit(lambda params, *args: nnx.merge(graphdef, params)(*args, **settings))
+    return lambda *args: call(params, *args)
+
+  return compile_call
