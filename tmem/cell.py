@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tmem.config import MemoryConfig
+from tmem.config import MemoryConfig, check_int
 from tmem.grid import corner_weights, gaussian_volume, read_corners
 from tmem.typing import Coords, Features, Spread, Tokens, Volume
 
@@ -72,8 +72,7 @@ def init_state(config: MemoryConfig, batch_size: int) -> MemoryState:
   Raises:
     ValueError: if `batch_size` is not a positive integer.
   """
-  if not isinstance(batch_size, int) or batch_size < 1:
-    raise ValueError(f"batch_size: got {batch_size!r}, expected an integer of at least 1")
+  check_int("batch_size", batch_size)
   zeros = jnp.zeros((batch_size, *config.grid, config.channels), config.state_dtype)
   return MemoryState(hidden=zeros, cell=zeros)
 
