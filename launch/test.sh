@@ -13,7 +13,7 @@ check of the shell scripts and pytest.
   --all-pythons   do so on each of Python 3.11, 3.12 and 3.13 found on PATH or in pyenv,
                   each in its own .venv-3.x, and end with one line per version
   PYTEST_ARGUMENT passed to pytest; paths are relative to the repository
-                  (bash launch/test.sh -x tests/tmem)
+                  (bash launch/test.sh -x tests/tmem); -n0 for one process, as --pdb needs
 
 Environment:
   PYTHON          the interpreter to make .venv from (default: python3)
@@ -31,7 +31,9 @@ check() {
   for script in launch/*.sh .ci/run; do
     bash -n "$script"
   done
-  "$venv/bin/python" -m pytest "$@"
+  # Most of the time is compilation, which uses one core. A file stays in one process for the
+  # fixtures its tests share.
+  "$venv/bin/python" -m pytest -n logical --maxprocesses 4 --dist loadfile "$@"
 }
 
 # find_python MINOR: prints a Python 3.MINOR that runs; a pyenv shim may exist and not run.

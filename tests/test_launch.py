@@ -32,6 +32,7 @@ esac
 
 MAKE = "-m venv ROOT/.venv"
 INSTALL = "-m pip install --quiet --disable-pip-version-check --no-input -r ROOT/requirements.txt"
+PYTEST = "-m pytest -n logical --maxprocesses 4 --dist loadfile"
 
 
 def trainings(base, *flags):
@@ -238,7 +239,7 @@ def test_tests_pass_their_arguments_to_pytest_after_the_lint(checkout):
     f"{INSTALL} -r ROOT/requirements-dev.txt",
     "-m ruff check --extend-exclude .venv* .",
     "-m ruff format --check --extend-exclude .venv* .",
-    "-m pytest -k a_or_b tests/tmem",
+    f"{PYTEST} -k a_or_b tests/tmem",
   ]
 
 
@@ -249,7 +250,7 @@ def test_all_pythons_report_each_version(checkout):
     python.chmod(0o755)
   process, calls = checkout.run("test.sh", "--all-pythons", "-x", FAIL_ON=".venv-3.12")
   assert process.returncode == 1
-  assert calls.count("-m pytest -x") == 2
+  assert calls.count(f"{PYTEST} -x") == 2
   summary = process.stdout.splitlines()[-3:]
   assert [line.rpartition(" in ")[0] or line.rpartition(" after ")[0] for line in summary] == [
     "Python 3.11: passed",
