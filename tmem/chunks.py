@@ -33,7 +33,8 @@ def split(x: Tokens, mask: Mask | None, chunk_size: int) -> Chunks:
 
 def join(tokens: jax.Array, length: int) -> Tokens:
   """[batch, chunks, chunk_size, features] back to [batch, length, features]."""
-  return tokens.reshape(tokens.shape[0], -1, tokens.shape[-1])[:, :length]
+  batch, count, size, features = tokens.shape
+  return tokens.reshape(batch, count * size, features)[:, :length]
 
 
 def empty_pending(state: MemoryState, chunk_size: int, features: int, dtype) -> MemoryState:
@@ -65,11 +66,11 @@ def split_after_pending(
   chunks = Chunks(
     _fold(take_rows(_pad_right(tokens, room), start, room), chunk_size),
     _fold(take_rows(_pad_right(real, room), start, room), chunk_size),
-    (jnp.arange(count) + 1) * chunk_size <= (state.fill + length)[:, None],
+    _range(count, 1) * chunk_size <= (state.fill + length)[:, None],
   )
 
   fill = (state.fill + length) % chunk_size
-  waits = jnp.arange(chunk_size - 1) >= (chunk_size - 1 - fill)[:, None]
+  waits = _range(chunk_size - 1) >= (chunk_size - 1 - fill)[:, None]
   newest = tokens.shape[1] - (chunk_size - 1)
   state = state._replace(
     pending=jnp.where(waits[..., None], tokens[:, newest:], 0),
@@ -84,9 +85,14 @@ def take_rows(a: jax.Array, start: jax.Array, length: int) -> jax.Array:
   return jax.vmap(lambda row, s: jax.lax.dynamic_slice_in_dim(row, s, length))(a, start)
 
 
+def _range(count: int, start: int = 0) -> jax.Array:
+  return jnp.arange(start, start + count, dtype=jnp.int32)  # the type of `fill`, in 64 bits too
+
+
 def _fold(a: jax.Array, chunk_size: int) -> jax.Array:
   padded = _pad_right(a, -a.shape[1] % chunk_size)
-  return padded.reshape(a.shape[0], -1, chunk_size, *a.shape[2:])
+  count = padded.shape[1] // chunk_size
+  return padded.reshape(a.shape[0], count, chunk_size, *a.shape[2:])
 
 
 def _pad_right(a: jax.Array, count: int) -> jax.Array:

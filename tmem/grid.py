@@ -101,7 +101,8 @@ def corner_weights(coords: Coords, grid: Grid) -> tuple[jax.Array, jax.Array]:
 
 def _all_pairs(combine, left: jax.Array, right: jax.Array) -> jax.Array:
   """Combines every entry of the last axis of `left` with every one of `right`."""
-  return combine(left[..., :, None], right[..., None, :]).reshape(*left.shape[:-1], -1)
+  pairs = combine(left[..., :, None], right[..., None, :])
+  return pairs.reshape(*left.shape[:-1], left.shape[-1] * right.shape[-1])
 
 
 def read_corners(volume: Volume, cells: jax.Array, weights: jax.Array) -> jax.Array:

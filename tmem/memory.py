@@ -141,8 +141,8 @@ class TensorMemory(nnx.Module):
 
   def _step_inputs(self, parts: chunks.Chunks) -> StepInputs:
     """What each chunk reads and writes, with axes [batch, chunks, ...]."""
-    batch, count, *_ = parts.tokens.shape
-    summary = self.summary(parts.tokens.reshape(batch, count, -1))
+    batch, count, size, features = parts.tokens.shape
+    summary = self.summary(parts.tokens.reshape(batch, count, size * features))
     write = parts.complete
     if parts.real is not None:
       any_real = jnp.any(parts.real, axis=-1)
