@@ -1,6 +1,7 @@
 """The memory written down a second time, token by token in numpy: what the tests compare with."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -111,18 +112,21 @@ def reference():
 
 
 @pytest.fixture(scope="session")
-def perturbed():
-  """Shakes every parameter of a module, so that none is zero and none an identity."""
+def randomised():
+  """Builds a module with random numbers in all its parameters: none is zero, none an identity.
 
-  def shake(module, scale=0.3, seed=0):
-    rng = np.random.default_rng(seed)
-    graphdef, params = nnx.split(module)
-    shaken = jax.tree.map(
-      lambda a: a + np.asarray(scale * rng.normal(size=a.shape), a.dtype), params
+  Made in numpy, since every random number that JAX makes outside of a program compiles one.
+  """
+
+  def build(make, scale=0.4):
+    rng = np.random.default_rng(0)
+    graphdef, params = nnx.split(nnx.eval_shape(make))
+    filled = jax.tree.map(
+      lambda a: jnp.asarray((scale * rng.normal(size=a.shape)).astype(a.dtype)), params
     )
-    return nnx.merge(graphdef, shaken)
+    return nnx.merge(graphdef, filled)
 
-  return shake
+  return build
 
 
 @pytest.fixture(scope="session")
