@@ -230,9 +230,10 @@ def _expected(data_dir: str | Path | None, relative: str, dataset: str, source: 
   place = _path(data_dir or "DATA_DIR") / relative
   if data_dir and place.exists():
     return place
-  found = f"{place} not found" if data_dir else "--data_dir is not set"
+  found = f"{place} not found" if data_dir else "neither --data_dir nor $TMEM_DATA_DIR is set"
   raise DatasetError(
     f"{dataset}: {found}; {source}, put it at {place} and set --data_dir={data_dir or 'DATA_DIR'}"
+    " (or $TMEM_DATA_DIR)"
   )
 
 

@@ -24,7 +24,7 @@ TASK = {
   "mode": (Choice(MODES), "train", "Train (or resume), evaluate the best checkpoint, or generate."),
   "seed": (Integer(0, 2**31 - 1), 0, "Seed of parameters, data order, dropout and sampling."),
   "dataset": (Choice(tuple(DATASETS)), None, "Text to train on; stdlib needs no download."),
-  "data_dir": (_TEXT, None, "Folder of downloaded datasets; default $TMEM_DATA_DIR."),
+  "data_dir": (_TEXT, None, "Folder of downloaded datasets; without it, $TMEM_DATA_DIR."),
   "data_path": (_TEXT, None, "File or folder of --dataset=text."),
   "tokenizer": (Choice(TOKENIZERS), None, "Default: the dataset's usual one."),
 }

@@ -1,9 +1,10 @@
 """Flags of `train.language`, and the only place where flags become configuration.
 
 Values come from the command line, then, when a run is resumed, from its `config.json`, then from
-the preset.
+the preset. `$TMEM_DATA_DIR` stands in for a `--data_dir` that neither of the first two has.
 """
 
+import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def parse(argv: Sequence[str], usage: str = "") -> config.LanguageRun | None:
   except flags.Error as error:
     raise FlagError(str(error).split("\n")[0].removeprefix("flag ")) from error
   if values.help or values.helpshort or values.helpfull:
-    print(helpas_text(usage))
+    print(help_text(usage))
     return None
   if rest:
     raise FlagError(f"{rest[0]!r}: flags look like --name=value")
@@ -62,7 +63,7 @@ def parse(argv: Sequence[str], usage: str = "") -> config.LanguageRun | None:
   return build(_resolve(given))
 
 
-def helpas_text(usage: str) -> str:
+def help_text(usage: str) -> str:
   """The help: usage, then every flag by group with its default."""
   defaults, lines = preset_values(PRESETS[0]), [usage.strip(), ""]
   for title, group in GROUPS.items():
@@ -144,18 +145,24 @@ def build(values: dict[str, Any]) -> config.LanguageRun:
     raise FlagError(f"--warmup_steps={values['warmup_steps']}: more than --steps={values['steps']}")
   if values["dataset"] == "text" and not values["data_path"]:
     raise FlagError("--data_path: missing, --dataset=text needs a file or a folder")
-  pick = lambda cls, **more: cls(  # noqa: E731
-    **{**{name: values[name] for name in cls.__dataclass_fields__ if name in values}, **more}
-  )
+  # The variable belongs to the machine, not to the run: it is not stored with the flags.
+  data_dir = values["data_dir"] or os.environ.get("TMEM_DATA_DIR") or None
+  workdir, mesh = Path(values["workdir"]), mesh_sizes(values["mesh"])
   return config.LanguageRun(
     mode=values["mode"],
-    data=pick(config.DataConfig),
+    data=_pick(config.DataConfig, values, data_dir=data_dir),
     model=_model(values),
-    optim=pick(config.OptimConfig),
-    run=pick(config.RunConfig, workdir=Path(values["workdir"]), mesh=mesh_sizes(values["mesh"])),
-    sample=pick(config.SampleConfig, tokens=values["sample_tokens"]),
+    optim=_pick(config.OptimConfig, values),
+    run=_pick(config.RunConfig, values, workdir=workdir, mesh=mesh),
+    sample=_pick(config.SampleConfig, values, tokens=values["sample_tokens"]),
     flags={name: _plain(value) for name, value in values.items() if name not in OF_THE_PROCESS},
   )
+
+
+def _pick(cls: type, values: dict[str, Any], **more: Any) -> Any:
+  """Makes a dataclass from the flags named like its fields, and from `more`."""
+  named = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+  return cls(**{**named, **more})
 
 
 def _model(values: dict[str, Any]) -> LanguageConfig:

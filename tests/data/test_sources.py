@@ -102,7 +102,8 @@ def test_a_missing_data_set_says_what_to_do(tmp_path, arguments, parts):
   for data_dir, place in ((None, "DATA_DIR"), (tmp_path, str(tmp_path))):
     message = error_of(**arguments, data_dir=data_dir)
     assert message.startswith(f"{arguments['name']}: ")
-    for part in [*parts, "download", f"put it at {place}/", f"set --data_dir={place}"]:
+    told = [f"put it at {place}/", f"set --data_dir={place} (or $TMEM_DATA_DIR)"]
+    for part in [*parts, "download", *told]:
       assert part in message
 
 

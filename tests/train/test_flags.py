@@ -126,6 +126,21 @@ def test_help_names_every_flag_with_its_default(capsys):
   assert all(len(line) <= 100 for line in shown.splitlines())
 
 
+def test_the_variable_stands_in_for_data_dir_and_is_not_stored(tmp_path, monkeypatch):
+  monkeypatch.delenv("TMEM_DATA_DIR", raising=False)
+  assert parse(tmp_path).data.data_dir is None
+  monkeypatch.setenv("TMEM_DATA_DIR", "/variable")
+  config = parse(tmp_path)
+  assert (config.data.data_dir, config.flags["data_dir"]) == ("/variable", None)
+  assert parse(tmp_path, "--data_dir=/flag").data.data_dir == "/flag"
+  (tmp_path / "run").mkdir()
+  for stored, used in ((None, "/other"), ("/stored", "/stored")):
+    record = {"flags": {**config.flags, "data_dir": stored}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    monkeypatch.setenv("TMEM_DATA_DIR", "/other")
+    assert parse(tmp_path).data.data_dir == used
+
+
 def test_what_is_stored_builds_the_same_run_again(tmp_path):
   first = parse(tmp_path, "--preset=paper", "--grid=2,3,4", "--remat=true", "--allow_future_leak")
   restored = json.loads(json.dumps(first.flags))
