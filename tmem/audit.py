@@ -53,7 +53,8 @@ def future_influence(logits_fn: Callable[[TokenIds], Logits], tokens: TokenIds) 
     before = reference[:, :position]
     if not np.array_equal(np.isnan(changed), np.isnan(before)):
       return math.inf
-    worst = max(worst, float(np.nanmax(np.abs(changed - before), initial=0.0)))
+    with np.errstate(invalid="ignore"):  # infinities that stay are no difference
+      worst = max(worst, float(np.nanmax(np.abs(changed - before), initial=0.0)))
   return worst
 
 
