@@ -37,16 +37,17 @@ def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
     raise ValueError(f"model: got {name}, expected one of {', '.join(MODELS)}")
   directory = Path(directory)
   directory.parent.mkdir(parents=True, exist_ok=True)
-  written = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+  scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+  written = scratch / "new"  # `scratch` itself is closed to other users
+  written.mkdir()
   header = {"model": name, "config": model.config.to_dict()}
   (written / "config.json").write_text(json.dumps(header, indent=2) + "\n")
   arrays = {path: np.asarray(value) for path, value in flat_params(model).items()}
   safetensors.save_file(arrays, written / "model.safetensors")
-  old = written.with_name(written.name + "-old")
   if directory.exists():
-    directory.rename(old)
+    directory.rename(scratch / "old")
   written.rename(directory)
-  shutil.rmtree(old, ignore_errors=True)
+  shutil.rmtree(scratch, ignore_errors=True)
 
 
 def load_model(directory: str | os.PathLike) -> nnx.Module:
