@@ -52,7 +52,8 @@ class LanguageConfig:
     method: a name of `METHODS`.
     window: visible tokens of windowed attention, the query's own included.
     dropout: rate in [0, 1).
-    memory: configuration of the memory shared by all blocks that use one.
+    memory: configuration of the memory shared by all blocks that use one. Its `dtype` and
+      `param_dtype` give way to the model's; its `tail` is "commit".
     memory_every_n_layers: blocks 0, n, 2n, … use the memory.
     state_scope: "layer" gives each block a state of its own. "depth" hands one state from block
       to block, as published: then later tokens reach earlier ones.
@@ -93,6 +94,8 @@ class LanguageConfig:
       raise ValueError(f"features: {self.features} is not a multiple of num_heads {self.num_heads}")
     check_choice("method", self.method, tuple(METHODS))
     check_choice("state_scope", self.state_scope, STATE_SCOPES)
+    if not isinstance(self.memory, MemoryConfig):
+      raise ValueError(f"memory: got {self.memory!r}, expected a MemoryConfig")
     check_finite("gate_init", self.gate_init)
     check_finite("dropout", self.dropout)
     if not 0.0 <= self.dropout < 1.0:
@@ -170,7 +173,13 @@ class LanguageModel(nnx.Module):
       for layer in range(config.num_layers)
     )
     self.norm = layer_norm(config.features, **types)
-    memory = dataclasses.replace(config.memory, dtype=config.dtype, param_dtype=config.param_dtype)
+    memory = dataclasses.replace(
+      config.memory,
+      tail="commit",
+      dtype=config.dtype,
+      param_dtype=config.param_dtype,
+      state_dtype=jnp.promote_types(config.memory.state_dtype, config.dtype),
+    )
     remembers = bool(config.memory_layers)
     self.memory = TensorMemory(memory, config.features, rngs=rngs) if remembers else None
 
@@ -185,7 +194,8 @@ class LanguageModel(nnx.Module):
     """Logits of the next token after each token, from an empty memory.
 
     Args:
-      tokens: [batch, tokens] integers in [0, vocab_size), at most `max_length` of them.
+      tokens: [batch, tokens] integers in [0, vocab_size), at most `max_length` in a row. An
+        id outside has NaN logits, as no value can be checked under `jax.jit`.
       key: dropout is on iff a key is given.
       mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
 
@@ -195,6 +205,7 @@ class LanguageModel(nnx.Module):
     Raises:
       ValueError: naming the argument, what came and what is right.
     """
+    tokens = jnp.asarray(tokens)
     self._check(tokens, mask)
     config = self.config
     keys = [None] * config.num_layers if key is None else jax.random.split(key, config.num_layers)
