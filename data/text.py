@@ -14,7 +14,7 @@ from data.errors import DatasetError
 from data.text_builder import cached_documents
 from data.tokenizers import Tokenizer, make_tokenizer, tokenizer_from_dict
 
-__all__ = ["DATASETS", "TOKENIZERS", "Corpus", "load_corpus", "tokenizer_from_dict"]
+__all__ = ["DATASETS", "TOKENIZERS", "Corpus", "Tokenizer", "load_corpus", "tokenizer_from_dict"]
 
 # Every data set with the tokenizer it is usually read with.
 DATASETS: Mapping[str, str] = {

@@ -245,15 +245,22 @@ def tokenizer_from_dict(description: Mapping[str, Any]) -> Tokenizer:
   """Rebuilds a tokenizer from what its `to_dict` gave.
 
   Raises:
-    ValueError: if the description is of no known kind.
+    ValueError: if the description is of no known kind, or lacks its characters or words.
   """
   kind = description.get("kind")
   if kind == "byte":
     return ByteTokenizer()
   if kind == "char":
-    return CharTokenizer(description["characters"])
+    characters = description.get("characters")
+    if not isinstance(characters, str) or len(set(characters)) < len(characters):
+      raise ValueError("tokenizer characters: expected a string of different characters")
+    return CharTokenizer(characters)
   if kind == "word":
-    return WordTokenizer(tuple(description["words"]))
+    words = description.get("words")
+    is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    if not is_list or len(set(words)) < len(words):
+      raise ValueError("tokenizer words: expected a list of different strings")
+    return WordTokenizer(tuple(words))
   raise ValueError(f"tokenizer kind: got {kind!r}, expected one of byte, char, word")
 
 

@@ -94,13 +94,13 @@ class SampleConfig:
   """How text is generated.
 
   Attributes:
-    prompt: text to continue.
+    prompt: text to continue, or None for the start of the validation text.
     temperature: 0 takes the likeliest token, 1 samples from the model's distribution.
     top_k: sample among the k likeliest tokens; 0 means all.
     tokens: number of tokens to generate.
   """
 
-  prompt: str
+  prompt: str | None
   temperature: float
   top_k: int
   tokens: int

@@ -93,7 +93,11 @@ RUN = {
   "mesh": (MeshSizes(), "data:-1,fsdp:1", "Devices per mesh axis."),
 }
 SAMPLE = {
-  "prompt": (_TEXT, "def ", "Text to continue with --mode=generate."),
+  "prompt": (
+    _TEXT,
+    None,
+    "Text to continue with --mode=generate; without it, the start of the validation text.",
+  ),
   "temperature": (Number(0), 0.8, "0 takes the likeliest token."),
   "top_k": (Integer(0), 0, "Sample among the k likeliest tokens; 0 means all."),
   "sample_tokens": (Integer(1), None, "Tokens to generate."),

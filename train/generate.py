@@ -24,7 +24,9 @@ def make_next_token(graphdef: nnx.GraphDef, temperature: float, top_k: int) -> C
 
   @jax.jit
   def next_token(params: Any, buffer: jax.Array, count: jax.Array, key: jax.Array) -> jax.Array:
-    logits = nnx.merge(graphdef, params)(buffer)[0, count - 1]
+    # What lies behind the text in the buffer must not be written into a memory that it reads.
+    is_text = jnp.arange(buffer.shape[1])[None] < count
+    logits = nnx.merge(graphdef, params)(buffer, mask=is_text)[0, count - 1]
     if temperature == 0:
       return jnp.argmax(logits)
     if 0 < top_k < logits.shape[-1]:
@@ -51,7 +53,7 @@ def generate(
   it for each new one, and positions and chunks are counted from the oldest that is left.
 
   Args:
-    graphdef: structure of a causal language model.
+    graphdef: structure of a language model.
     params: its parameters.
     prompt: int32 [tokens], at least one.
     count: tokens to generate.

@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tmem.models import LanguageModel
 from train import cli, flags, generate, inference, language_task, loop, outputs, result
 from train.config import LanguageRun
@@ -18,6 +20,7 @@ from train.evaluate import make_evaluate
 from train.sharding import make_mesh
 
 SPLITS = ("valid", "test")
+PROMPT_TOKENS = 16  # kept with a run, to be continued where no prompt is given
 
 
 def main(argv: Sequence[str]) -> None:
@@ -50,6 +53,7 @@ def train(config: LanguageRun) -> None:
     "flags": config.flags,
     "model": language_task.model_config(config, corpus).to_dict(),
     "data": fingerprint,
+    "prompt": corpus.valid[:PROMPT_TOKENS].tolist(),
     "versions": result.versions(),
   }
   loop.train(task, config.run, config.optim, record)
@@ -73,21 +77,24 @@ def evaluate(config: LanguageRun) -> None:
 
 def write(config: LanguageRun) -> None:
   """Prints the prompt and what the best checkpoint makes of it."""
-  model, tokenizer = language_task.read_run(config.run.workdir)
+  model, tokenizer, prompt = language_task.read_run(config.run.workdir)
+  if config.sample.prompt is not None:
+    prompt = language_task.encode_prompt(tokenizer, config.sample.prompt)
   graphdef, params, _ = inference.restore_best(
     lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
   )
-  tokens = generate.generate(
+  continuation = generate.generate(
     graphdef,
     params,
-    language_task.encode_prompt(tokenizer, config.sample.prompt),
+    prompt,
     count=config.sample.tokens,
     max_length=model.max_length,
     temperature=config.sample.temperature,
     top_k=config.sample.top_k,
     seed=config.run.seed,
   )
-  print(config.sample.prompt + tokenizer.decode(tokens))
+  # Together: words are parted by spaces, and a character may have bytes on both sides.
+  print(tokenizer.decode(np.concatenate([prompt, continuation])))
 
 
 if __name__ == "__main__":

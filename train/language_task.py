@@ -66,33 +66,53 @@ def model_config(config: LanguageRun, corpus: text.Corpus) -> LanguageConfig:
   return dataclasses.replace(config.model, vocab_size=corpus.vocab_size)
 
 
-def read_run(workdir: Path) -> tuple[LanguageConfig, Any]:
+def read_run(workdir: Path) -> tuple[LanguageConfig, text.Tokenizer, np.ndarray]:
   """Reads what is needed to use a trained model without its text.
 
   Args:
     workdir: folder of the run.
 
   Returns:
-    (configuration of the model, tokenizer).
+    (configuration of the model, tokenizer, tokens to continue where no prompt is given).
 
   Raises:
     RunError: naming the file that is missing or broken.
   """
+  remedy = "restore it or use another --workdir"
 
   def read(name: str, convert: Callable[[dict[str, Any]], Any]) -> Any:
-    content = outputs.read_json(workdir / name)
+    path = workdir / name
+    content = outputs.read_json(path)
     if content is None:
-      raise RunError(f"{workdir / name}: missing; train first")
+      raise RunError(f"{path}: missing; train first")
     try:
       return convert(content)
-    except (KeyError, TypeError, ValueError) as error:
-      raise RunError(f"{workdir / name}: broken ({error}); use another --workdir") from error
+    except KeyError as error:
+      raise RunError(f"{path}: has no {error}; {remedy}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+      raise RunError(f"{path}: broken ({error}); {remedy}") from error
 
   model = read(outputs.CONFIG, lambda content: LanguageConfig.from_dict(content["model"]))
-  return model, read(outputs.TOKENIZER, text.tokenizer_from_dict)
+  tokenizer = read(outputs.TOKENIZER, text.tokenizer_from_dict)
+  if tokenizer.vocab_size != model.vocab_size:
+    raise RunError(
+      f"{workdir / outputs.TOKENIZER}: has {tokenizer.vocab_size} tokens, expected the"
+      f" {model.vocab_size} of the model in {outputs.CONFIG}; {remedy}"
+    )
+  prompt = read(outputs.CONFIG, lambda content: _checked_prompt(content["prompt"], tokenizer))
+  return model, tokenizer, prompt
 
 
-def encode_prompt(tokenizer: Any, prompt: str) -> np.ndarray:
+def _checked_prompt(tokens: Any, tokenizer: text.Tokenizer) -> np.ndarray:
+  known = range(tokenizer.vocab_size)
+  if not isinstance(tokens, list) or not tokens or any(type(t) is not int for t in tokens):
+    raise ValueError(f"prompt: got {tokens!r}, expected a list of token ids")
+  if any(token not in known for token in tokens):
+    raise ValueError(f"prompt: got {tokens}, expected token ids below {tokenizer.vocab_size}")
+  return np.asarray(tokens, np.int32)
+
+
+def encode_prompt(tokenizer: text.Tokenizer, prompt: str) -> np.ndarray:
   """Tokens of a prompt; raises FlagError if it has none or some that the model does not know."""
   try:
     tokens = tokenizer.encode(prompt)

@@ -93,6 +93,23 @@ def test_ids_outside_the_vocabulary_are_refused(kind, wrong):
     make_tokenizer(kind, [TEXT]).decode([0, wrong])
 
 
+@pytest.mark.parametrize(
+  ("kind", "field", "wrong", "expected"),
+  [
+    ("char", "characters", None, "a string of different characters"),
+    ("char", "characters", 5, "a string of different characters"),
+    ("char", "characters", "aba", "a string of different characters"),
+    ("word", "words", None, "a list of different strings"),
+    ("word", "words", "ab", "a list of different strings"),
+    ("word", "words", ["a", 1], "a list of different strings"),
+    ("word", "words", ["a", "a"], "a list of different strings"),
+  ],
+)
+def test_broken_descriptions_are_refused(kind, field, wrong, expected):
+  with pytest.raises(ValueError, match=f"tokenizer {field}: expected {expected}"):
+    tokenizer_from_dict({"kind": kind, field: wrong})
+
+
 def test_unknown_kinds_are_refused():
   with pytest.raises(ValueError, match="tokenizer: got 'bpe', expected one of byte, char, word"):
     make_tokenizer("bpe", [TEXT])

@@ -1,5 +1,7 @@
+import functools
 import json
 import math
+import re
 import shlex
 
 import jax
@@ -7,8 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import tmem
 from tmem import audit, interop
-from train import cli, language
+from tmem.models import LanguageConfig, LanguageModel
+from train import cli, flags, generate, language, language_task
 from train.errors import FlagError, RunError
 
 RESULT_KEYS = {
@@ -103,6 +107,45 @@ def test_generation_repeats_by_seed_and_differs_between_seeds(finished, bare, ca
   assert sampled[2] == greedy != sampled[0]
 
 
+@pytest.mark.parametrize("tokenizer", ["byte", "char", "word"])
+def test_any_tokenizer_continues_the_prompt_and_needs_none(run, bare, tmp_path, tokenizer, capsys):
+  workdir = run(tmp_path / "run", tokenizer=tokenizer, method="local", steps=2)
+  capsys.readouterr()
+  write = functools.partial(bare, workdir=workdir, mode="generate", sample_tokens=4)
+  write(prompt="grid cell")
+  assert re.match("grid cell[ \n]" if tokenizer == "word" else "grid cell", capsys.readouterr().out)
+  write()
+  corpus = language_task.load_corpus(flags.parse(["language", f"--workdir={workdir}"]).data)
+  start = corpus.tokenizer.decode(corpus.valid[:16])
+  assert capsys.readouterr().out.startswith(start)
+  assert len(start) > 10
+
+
+def test_text_is_continued_as_if_nothing_lay_behind_it():
+  memory = tmem.MemoryConfig(channels=2, grid=(2, 2), chunk_size=2)
+  config = LanguageConfig(
+    vocab_size=7, features=8, num_heads=2, num_layers=2, max_length=12, memory=memory,
+    state_scope="depth", allow_future_leak=True, gate_init=3.0,
+  )  # fmt: skip
+  model = LanguageModel(config, rngs=nnx.Rngs(0))
+  graphdef, params = nnx.split(model)
+  params = jax.tree.map(lambda p: 3 * p, params)
+  prompt = np.asarray([1, 5, 2], np.int32)
+  found = generate.generate(graphdef, params, prompt, count=5, max_length=12, temperature=0)
+  model, tokens = nnx.merge(graphdef, params), prompt
+  logits = []
+  for _ in range(5):
+    logits.append(model(tokens[None])[0, -1])
+    tokens = np.append(tokens, np.argmax(logits[-1])).astype(np.int32)
+  assert found.tolist() == tokens[3:].tolist()
+  next_token = generate.make_next_token(graphdef, 1.0, 0)
+  buffers = [np.pad(prompt, (0, 9), constant_values=behind)[None] for behind in range(7)]
+  for seed in range(20):  # samples show small differences too
+    key = jax.random.key(seed)
+    expected = int(jax.random.categorical(key, logits[0]))
+    assert {int(next_token(params, b, np.int32(3), key)) for b in buffers} == {expected}
+
+
 @pytest.mark.parametrize("mode", ["eval", "generate"])
 def test_a_trained_model_is_not_used_as_another_one(finished, bare, mode):
   with pytest.raises(FlagError, match=r"--features: .* started with 8, this command has 16"):
@@ -129,7 +172,9 @@ def test_without_a_checkpoint_that_is_said(finished, bare, tmp_path, mode):
     ("tokenizer.json", '{"kind": "runes"}', r"tokenizer.json: broken \(.*'runes'"),
     ("tokenizer.json", "{", r"tokenizer.json: not a JSON file"),
     ("config.json", '{"flags": {"bogus": 1}}', r"config.json: not written by this version"),
-    ("config.json", '{"flags": {}}', r"config.json: broken \('model'\)"),
+    ("config.json", '{"flags": {}}', r"config.json: has no 'model'; restore it or use another"),
+    ("tokenizer.json", '{"kind": "char", "characters": 5}', r"tokenizer.json: broken \(.*string"),
+    ("tokenizer.json", '{"kind": "char", "characters": "ab"}', r"has 2 tokens, expected the 256"),
   ],
 )
 def test_broken_files_are_named(finished, bare, tmp_path, name, content, message):
