@@ -9,6 +9,22 @@ import numpy as np
 from flax import nnx
 
 
+def last_logits(model: nnx.Module, buffer: jax.Array, count: jax.Array | int) -> jax.Array:
+  """Logits of the token after the first tokens of a buffer.
+
+  Args:
+    model: a language model.
+    buffer: int32 [1, max_length].
+    count: tokens of text in it. What lies behind them is hidden from the model: one that is not
+      causal would write it into the memory that the text reads.
+
+  Returns:
+    [vocab_size].
+  """
+  is_text = jnp.arange(buffer.shape[1])[None] < count
+  return model(buffer, mask=is_text)[0, count - 1]
+
+
 def make_next_token(graphdef: nnx.GraphDef, temperature: float, top_k: int) -> Callable[..., Any]:
   """Builds the function that chooses one more token; it compiles once.
 
@@ -24,9 +40,7 @@ def make_next_token(graphdef: nnx.GraphDef, temperature: float, top_k: int) -> C
 
   @jax.jit
   def next_token(params: Any, buffer: jax.Array, count: jax.Array, key: jax.Array) -> jax.Array:
-    # What lies behind the text in the buffer must not be written into a memory that it reads.
-    is_text = jnp.arange(buffer.shape[1])[None] < count
-    logits = nnx.merge(graphdef, params)(buffer, mask=is_text)[0, count - 1]
+    logits = last_logits(nnx.merge(graphdef, params), buffer, count)
     if temperature == 0:
       return jnp.argmax(logits)
     if 0 < top_k < logits.shape[-1]:
