@@ -5,6 +5,7 @@ the preset. `$TMEM_DATA_DIR` stands in for a `--data_dir` that neither of the fi
 """
 
 import os
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from train.errors import FlagError, RunError
 from train.flag_table import GROUPS, MAY_CHANGE, OF_THE_PROCESS, SWITCHES, USE_MAY_CHANGE, VALUES
 from train.parsers import mesh_sizes
 from train.presets import PRESETS, preset_values
+
+# A name of two words, perhaps with the value that switches it on.
+_FIELD = re.compile(r"(?<!-)\b(?P<field>[a-z0-9]+_\w+)\b(=True)?")
 
 
 def define() -> flags.FlagValues:
@@ -122,7 +126,27 @@ def _saved_flags(workdir: Path) -> dict[str, Any] | None:
     raise RunError(
       f"{workdir / outputs.CONFIG}: not written by this version; use another --workdir"
     )
-  return {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+  try:
+    return {name: _parse_saved(name, value) for name, value in saved.items()}
+  except ValueError as error:
+    raise RunError(
+      f"{workdir / outputs.CONFIG}: {error}; restore it or use another --workdir"
+    ) from error
+
+
+def _parse_saved(name: str, value: Any) -> Any:
+  """Reads a stored value with its flag's own parser; raises ValueError saying what is right."""
+  if name in SWITCHES:
+    if not isinstance(value, bool):
+      raise ValueError(f"--{name}={value!r}: expected true or false")
+    return value
+  parser, default, _ = VALUES[name]
+  if value is None and default is None and name not in preset_values(PRESETS[0]):
+    return None
+  try:
+    return parser.parse(as_text(value))
+  except ValueError as error:
+    raise ValueError(f"--{name}={as_text(value)}: {error}") from None
 
 
 def build(values: dict[str, Any]) -> config.LanguageRun:
@@ -204,9 +228,17 @@ def _model(values: dict[str, Any]) -> LanguageConfig:
       **{name: values[name] for name in model},
     )
   except ValueError as error:
-    field, colon, rest = str(error).partition(":")
-    flag = renamed.get(field, field)
-    raise FlagError(f"--{flag}:{rest}" if colon and flag in values else str(error)) from error
+    raise FlagError(_with_flags(str(error), {**renamed, **dict.fromkeys(values)})) from error
+
+
+def _with_flags(message: str, renamed: dict[str, str | None]) -> str:
+  """A model's error with flags in place of its fields, as far as a field cannot be a plain word."""
+
+  def as_flag(match: re.Match) -> str:
+    field = match["field"]
+    return f"--{renamed[field] or field}" if field in renamed else match[0]
+
+  return re.sub(r"^(?P<field>\w+)(?=:)", as_flag, _FIELD.sub(as_flag, message))
 
 
 class _Serializer(flags.ArgumentSerializer):

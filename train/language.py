@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
 def train(config: LanguageRun) -> None:
   """Trains to the end, or says that this has been done."""
   workdir = config.run.workdir
-  finished = outputs.read_result(workdir)
+  finished = result.read(workdir)
   if finished is not None:
     print(f"{workdir} is finished; nothing to do.\n{result.summary(finished, SPLITS)}")
     return

@@ -1,6 +1,7 @@
 """Language modelling as a task of the loop: text in, next-token loss out."""
 
 import dataclasses
+import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -43,9 +44,16 @@ def load_corpus(config: DataConfig) -> text.Corpus:
 
 
 def fingerprint(corpus: text.Corpus) -> dict[str, Any]:
-  """What tells this text from another one, as JSON."""
-  checksum = zlib.crc32(corpus.train.tobytes())
-  return {"tokens": corpus.train.size, "vocab_size": corpus.vocab_size, "crc32": checksum}
+  """What tells this text from another one, as JSON: every split's and the tokenizer's."""
+  splits = {split: getattr(corpus, split) for split in ("train", "valid", "test")}
+  tokenizer = json.dumps(corpus.tokenizer.to_dict()).encode()
+  return {
+    **{
+      split: {"tokens": tokens.size, "crc32": zlib.crc32(tokens.tobytes())}
+      for split, tokens in splits.items()
+    },
+    "tokenizer": {"vocab_size": corpus.vocab_size, "crc32": zlib.crc32(tokenizer)},
+  }
 
 
 def check_same_text(config: LanguageRun, corpus: text.Corpus) -> dict[str, Any]:
@@ -53,10 +61,13 @@ def check_same_text(config: LanguageRun, corpus: text.Corpus) -> dict[str, Any]:
   record = outputs.read_json(config.run.workdir / outputs.CONFIG) or {}
   found = fingerprint(corpus)
   began_with = record.get("data", found)
-  if began_with != found:
+  if not isinstance(began_with, dict):
+    began_with = {}
+  changed = [part for part in found if found[part] != began_with.get(part)]
+  if changed:
     raise RunError(
       f"--dataset={config.data.dataset}: the text is not the one that the run in"
-      f" {config.run.workdir} began with ({found} instead of {began_with}); use another --workdir"
+      f" {config.run.workdir} began with ({', '.join(changed)} changed); use another --workdir"
     )
   return found
 
@@ -169,6 +180,7 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
     return {
       "method": model.method,
       "dataset": corpus.name,
+      "tokenizer": corpus.tokenizer.to_dict()["kind"],
       "causal": trained.causal,
       "state_bytes": trained.state_bytes(),
       "fusion_gates": trained.fusion_gates(),

@@ -119,12 +119,12 @@ class _Loop:
       )
     if self.interrupts.pending():
       self._stop()
-    return progress.step >= run.steps or self._is_stalled() or self._is_time_up()
+    return progress.step >= run.steps or self._is_stalled() or self._is_stop_step()
 
   def _is_stalled(self) -> bool:
     return 0 < self.run.patience <= self.progress.bad_evals
 
-  def _is_time_up(self) -> bool:
+  def _is_stop_step(self) -> bool:
     return 0 < self.run.stop_at <= self.progress.step
 
   def _advance(self) -> None:
@@ -221,6 +221,8 @@ class _Loop:
 
   def _how_to_continue(self) -> str:
     command = f"python -m train.{self.task.name} --workdir={shlex.quote(str(self.run.workdir))}"
+    if not self.progress.step:
+      return f"stopped before the first step, nothing to save; to start again: {command}"
     return f"saved at step {self.progress.step} of {self.run.steps}; to continue: {command}"
 
   def _plot(self) -> None:

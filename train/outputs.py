@@ -56,18 +56,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
   except (FileNotFoundError, NotADirectoryError):
     return None
   except ValueError as error:
-    raise RunError(f"{path}: not a JSON file ({error}); restore it or choose another --workdir")  # noqa: B904
+    raise RunError(
+      f"{path}: not a JSON file ({error}); restore it or choose another --workdir"
+    ) from error
   if not isinstance(value, dict):
     raise RunError(f"{path}: expected a JSON object; restore it or choose another --workdir")
   return value
-
-
-def read_result(workdir: Path) -> dict[str, Any] | None:
-  """The result of a run, or None while it has none that can be read: it is then made again."""
-  try:
-    return read_json(workdir / RESULT)
-  except RunError:
-    return None
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

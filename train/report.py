@@ -9,13 +9,14 @@ from typing import Any
 
 from absl import flags
 
-from train import cli, outputs
+from train import cli, outputs, result
 from train.errors import FlagError, RunError
 from train.plots import plot_losses
 
 # Heading, key in result.json, format.
 COLUMNS = (
   ("method", "method", "{}"),
+  ("dataset", "dataset", "{}"),
   ("steps", "steps", "{}"),
   ("valid nats", "valid_loss", "{:.4f}"),
   ("test nats", "test_loss", "{:.4f}"),
@@ -76,19 +77,23 @@ def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
     Content of `result.json` by name of the run.
 
   Raises:
-    RunError: if one of them has no result.
+    RunError: if one of them has no result or a broken one.
   """
   results = {}
   for name, workdir in zip(_names(workdirs), workdirs, strict=True):
-    found = outputs.read_json(workdir / outputs.RESULT)
+    found = result.read(workdir)
     if found is None:
       raise RunError(f"--workdirs: {workdir} has no {outputs.RESULT}; is the run finished?")
+    try:
+      format_table({name: found})
+    except (AttributeError, TypeError, ValueError) as error:
+      raise result.broken(workdir, str(error)) from error
     results[name] = found
   return results
 
 
 def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """A table of runs with the fusion gates below it.
+  """A table of runs; below it their fusion gates, and a warning if losses cannot be compared.
 
   Args:
     results: content of `result.json` by name of the run.
@@ -103,7 +108,7 @@ def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
   widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
   lines = [
     "  ".join(
-      cell.ljust(width) if column < 2 else cell.rjust(width)
+      cell.ljust(width) if column < 3 else cell.rjust(width)
       for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ).rstrip()
     for row in rows
@@ -113,7 +118,23 @@ def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     if gates:
       opened = ", ".join(f"{block} {value:.3f}" for block, value in gates.items())
       lines.append(f"fusion gates of {name}: {opened}")
-  return "\n".join(lines)
+  return "\n".join(lines + _warnings(results))
+
+
+def _warnings(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+  """What must not be compared, in at most one line."""
+  values = {
+    key: list(dict.fromkeys(found[key] for found in results.values() if found.get(key)))
+    for key in ("dataset", "tokenizer")
+  }
+  if len(values["dataset"]) > 1:
+    return [f"warning: different datasets ({', '.join(values['dataset'])}): compare no losses"]
+  if len(values["tokenizer"]) > 1:
+    return [
+      f"warning: different tokenizers ({', '.join(values['tokenizer'])}): nats and perplexity are"
+      " per token, compare only bits/byte"
+    ]
+  return []
 
 
 def _names(workdirs: Sequence[Path]) -> list[str]:

@@ -5,9 +5,13 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
+
+from train import outputs
+from train.errors import RunError
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
 
@@ -36,6 +40,34 @@ def peak_memory_bytes() -> int:
 def count(params: Any) -> int:
   """Number of parameters."""
   return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def read(workdir: Path) -> dict[str, Any] | None:
+  """Reads the result of a run.
+
+  Args:
+    workdir: folder of the run.
+
+  Returns:
+    Content of `result.json`, or None if there is none.
+
+  Raises:
+    RunError: if the file is broken.
+  """
+  found = outputs.read_json(workdir / outputs.RESULT)
+  for name, kind in {"task": str, "steps": int, "best_step": int, "params": int}.items():
+    if found is not None and not isinstance(found.get(name), kind):
+      problem = f"{name} is {found[name]!r}" if name in found else f"has no {name!r}"
+      raise broken(workdir, problem)
+  return found
+
+
+def broken(workdir: Path, problem: str) -> RunError:
+  """The error of a result that cannot be used."""
+  path = workdir / outputs.RESULT
+  return RunError(
+    f"{path}: broken ({problem}); restore it, or delete it and train again to remake it"
+  )
 
 
 def summary(result: Mapping[str, Any], splits: tuple[str, ...]) -> str:

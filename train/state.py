@@ -124,7 +124,10 @@ def make_train_step(
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
+
+    def keep(new, old):
+      return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+
     skipped = state.skipped + jnp.where(finite, 0, 1)
     metrics = {
       "loss": loss,

@@ -23,7 +23,9 @@ class Net(nnx.Module):
 
 
 def setup_of(width=4, **more):
-  build = lambda rngs: Net(width, rngs, **more)  # noqa: E731
+  def build(rngs):
+    return Net(width, rngs, **more)
+
   return make_setup(build, optax.adam(1e-3), make_mesh((1, 1), 1), seed=0)
 
 

@@ -9,7 +9,11 @@ from train.errors import FlagError, RunError
 def make_run(folder, loss, method, gates):
   folder.mkdir()
   result = {
+    "task": "language",
     "method": method,
+    "dataset": "text",
+    "tokenizer": "byte",
+    "best_step": 20,
     "steps": 20,
     "params": 12_345,
     "causal": True,
@@ -33,12 +37,12 @@ def test_runs_are_compared_in_a_table_and_a_picture(tmp_path, capsys):
   output = tmp_path / "report"
   report.main(["report", f"--workdirs={one},{two}", f"--output={output}"])
   lines = capsys.readouterr().out.splitlines()
-  assert lines[0].split()[:3] == ["run", "method", "steps"]
+  assert lines[0].split()[:4] == ["run", "method", "dataset", "steps"]
   assert lines[1].split() == [
-    "memory", "tensor_local", "20", "1.7500", "1.8500", "2.8850", "7.39", "12,345", "1,234",
+    "memory", "tensor_local", "text", "20", "1.7500", "1.8500", "2.8850", "7.39", "12,345", "1,234",
     "4,096", "True",
   ]  # fmt: skip
-  assert lines[2].split()[:4] == ["baseline", "local", "20", "1.8700"]
+  assert lines[2].split()[:5] == ["baseline", "local", "text", "20", "1.8700"]
   assert lines[3] == "fusion gates of memory: block_0 0.570"
   assert (output / "losses.png").read_bytes().startswith(b"\x89PNG")
   assert "baseline" in (output / "report.md").read_text()
@@ -46,12 +50,44 @@ def test_runs_are_compared_in_a_table_and_a_picture(tmp_path, capsys):
 
 def test_missing_numbers_are_dashes(tmp_path):
   table = report.format_table({"a": {"method": "base", "test_loss": None}})
-  assert table.splitlines()[1].split() == ["a", "base", *"-" * 9]
+  assert table.splitlines()[1].split() == ["a", "base", *"-" * 10]
 
 
 def test_a_run_without_a_result_is_named(tmp_path):
   with pytest.raises(RunError, match=r"--workdirs: .*nothing has no result.json"):
     report.main(["report", f"--workdirs={tmp_path / 'nothing'}"])
+
+
+@pytest.mark.parametrize(
+  ("changes", "warning"),
+  [
+    ({}, None),
+    ({"tokenizer": "word"}, "warning: different tokenizers (byte, word): nats and perplexity are"),
+    ({"dataset": "stdlib", "tokenizer": "word"}, "warning: different datasets (text, stdlib): "),
+  ],
+)
+def test_what_cannot_be_compared_is_said(changes, warning):
+  one = {"dataset": "text", "tokenizer": "byte"}
+  last = report.format_table({"a": one, "b": {**one, **changes}}).splitlines()[-1]
+  assert last.startswith(warning or "b ")
+
+
+@pytest.mark.parametrize(
+  ("changes", "problem"),
+  [
+    ({"task": None}, "has no 'task'"),
+    ({"params": "many"}, "params is 'many'"),
+    ({"test_loss": "low"}, "Unknown format code"),
+    ({"fusion_gates": [1]}, "'list' object has no attribute"),
+  ],
+)
+def test_a_broken_result_is_named(tmp_path, changes, problem):
+  workdir = make_run(tmp_path / "run", 1.0, "local", {})
+  content = {**json.loads((workdir / "result.json").read_text()), **changes}
+  content = {name: value for name, value in content.items() if value is not None}
+  (workdir / "result.json").write_text(json.dumps(content))
+  with pytest.raises(RunError, match=rf"run/result.json: broken \({problem}.*; restore it, or"):
+    report.main(["report", f"--workdirs={workdir}"])
 
 
 @pytest.mark.parametrize("arguments", [[], ["--workdirs="], ["--bogus=1"], ["a"]])

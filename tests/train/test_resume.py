@@ -160,12 +160,39 @@ def test_the_workdir_alone_is_enough_to_resume(run, bare, records, finished, tmp
 
 
 def test_another_text_is_refused(run, tmp_path, text_file):
+  text = text_file.read_text()
   copy = tmp_path / "text.txt"
-  copy.write_text(text_file.read_text())
+  copy.write_text(text)
   workdir = run(tmp_path / "run", stop_at=1, data_path=copy)
-  copy.write_text(text_file.read_text().upper())
-  with pytest.raises(RunError, match="the text is not the one that the run in"):
+  with pytest.raises(
+    RunError, match=r"not the one that the run in .* \(train, valid, test changed"
+  ):
+    copy.write_text(text.upper())
     run(workdir, data_path=copy)
+  with pytest.raises(RunError, match=r"not the one that the run in .* began with \(test changed\)"):
+    copy.write_text(text[:-10] + text[-10:].upper())
+    run(workdir, data_path=copy)
+
+
+def test_a_signal_before_the_first_step_leaves_nothing_to_save(run, tmp_path, monkeypatch):
+  monkeypatch.setattr("train.interrupts.Interrupts.__enter__", signalled)
+  with pytest.raises(Interrupted, match="SIGTERM: stopped before the first step, nothing to save"):
+    run(tmp_path / "run")
+  assert not list((tmp_path / "run").glob("checkpoints/0*"))
+
+
+def signalled(interrupts):
+  interrupts.signum = signal.SIGTERM
+  return interrupts
+
+
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_a_broken_result_is_named(run, finished, tmp_path, content):
+  (tmp_path / "config.json").write_bytes((finished / "config.json").read_bytes())
+  (tmp_path / "result.json").write_text(content)
+  problem = r"not a JSON file|broken \(has no 'task'\); restore it, or"
+  with pytest.raises(RunError, match=rf"result.json: ({problem})"):
+    run(tmp_path)
 
 
 def test_resuming_a_broken_configuration_is_one_clear_line(run, tmp_path):
