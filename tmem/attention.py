@@ -47,11 +47,9 @@ def local_attention(
 
   blocks = -(-length // window)
   position = jnp.arange(blocks * window).reshape(blocks, window)
-  visible = _visible(position, _with_previous(position[None], -1)[0], window, None)
-  if mask is not None:
-    keys = _with_previous(_blocks(mask, window), False)
-    own = position[:, :, None] == _with_previous(position[None], -1)[0][:, None]
-    visible = visible & (keys[:, :, None, None] | own[:, None])
+  keys = _with_previous(position[None], -1)[0]
+  mask = None if mask is None else _with_previous(_blocks(mask, window), False)
+  visible = _visible(position, keys, window, mask)
   q, k, v = (_blocks(a, window) for a in (q, k, v))
   out = _attend(q, _with_previous(k, 0), _with_previous(v, 0), visible)
   return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :length]
@@ -111,7 +109,7 @@ class SelfAttention(nnx.Module):
 
   def __call__(self, x: Tokens, mask: Mask | None = None) -> Tokens:
     """[batch, tokens, features] -> the same shape; `mask` False marks keys that do not exist."""
-    qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, -1)
+    qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
     q, k, v = (qkv[:, :, part] for part in range(3))
     if self.window is None:
       out = causal_attention(q, k, v, mask)

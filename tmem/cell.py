@@ -73,8 +73,46 @@ def init_state(config: MemoryConfig, batch_size: int) -> MemoryState:
     ValueError: if `batch_size` is not a positive integer.
   """
   check_int("batch_size", batch_size)
-  zeros = jnp.zeros((batch_size, *config.grid, config.channels), config.state_dtype)
-  return MemoryState(hidden=zeros, cell=zeros)
+  shape = (batch_size, *config.grid, config.channels)
+  # Two buffers, not one twice: a state must be donatable.
+  return MemoryState(
+    hidden=jnp.zeros(shape, config.state_dtype), cell=jnp.zeros(shape, config.state_dtype)
+  )
+
+
+def check_inputs(params: GateParams, state: MemoryState, inputs: StepInputs, *lead: int) -> None:
+  """Raises ValueError unless the shapes agree, naming the first array that does not.
+
+  Args:
+    params: the gate convolution.
+    state: its `hidden` sets batch, grid and channels.
+    inputs: one chunk, or several with the leading axes `lead`.
+    *lead: sizes of the axes in front of the batch.
+  """
+  if state.hidden.ndim < 3:
+    raise ValueError(
+      f"state.hidden: got shape {state.hidden.shape}, expected [batch, *grid, channels]"
+    )
+  batch, *grid, channels = state.hidden.shape
+  axes, reads = len(grid), inputs.read_at.shape[-2] if inputs.read_at.ndim > 1 else 1
+  expected = {
+    "state.cell": (state.cell, (batch, *grid, channels)),
+    "params.depthwise": (params.depthwise, (axes, 3, 2 * channels)),
+    "params.depthwise_bias": (params.depthwise_bias, (axes, 2 * channels)),
+    "params.pointwise": (params.pointwise, (2 * channels, 4 * channels)),
+    "params.pointwise_bias": (params.pointwise_bias, (4 * channels,)),
+    "inputs.content": (inputs.content, (*lead, batch, channels)),
+    "inputs.write_at": (inputs.write_at, (*lead, batch, axes)),
+    "inputs.read_at": (inputs.read_at, (*lead, batch, reads, axes)),
+    "inputs.spread": (inputs.spread, (*lead, batch)),
+  }
+  if inputs.write is not None:
+    expected["inputs.write"] = (inputs.write, (*lead, batch))
+    if inputs.write.dtype != jnp.bool_:
+      raise ValueError(f"inputs.write: got dtype {inputs.write.dtype}, expected bool")
+  for name, (array, shape) in expected.items():
+    if array.shape != shape:
+      raise ValueError(f"{name}: got shape {array.shape}, expected {shape}")
 
 
 def depthwise_conv(volume: Volume, kernel: jax.Array, bias: jax.Array) -> Volume:
@@ -95,6 +133,29 @@ def depthwise_conv(volume: Volume, kernel: jax.Array, bias: jax.Array) -> Volume
     window = [jax.lax.slice_in_dim(padded, o, o + size, axis=axis) for o in range(3)]
     volume = sum(tap * part for tap, part in zip(taps, window, strict=True)) + shift
   return volume
+
+
+def gate_preactivations(params: GateParams, volume: Volume, hidden: Volume, dtype) -> jax.Array:
+  """The gate convolution over [write volume; hidden].
+
+  Args:
+    params: the gate convolution.
+    volume: [batch, *grid, channels], the write volume.
+    hidden: like `volume`.
+    dtype: compute type of the pointwise product; everything else has the type of `hidden`.
+
+  Returns:
+    [batch, *grid, 4 * channels] in the order i, f, o, g.
+  """
+  mixed = depthwise_conv(
+    jnp.concatenate([volume, hidden], axis=-1),
+    params.depthwise.astype(hidden.dtype),
+    params.depthwise_bias.astype(hidden.dtype),
+  )
+  product = jnp.matmul(
+    mixed.astype(dtype), params.pointwise.astype(dtype), preferred_element_type=hidden.dtype
+  )
+  return product + params.pointwise_bias.astype(hidden.dtype)
 
 
 def lstm_update(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -125,21 +186,18 @@ def memory_step(
     `(state, read)`: the state after the chunk and what was read before it,
     [batch, reads, channels] in the dtype of the state.
 
+  Raises:
+    ValueError: if shapes disagree, naming the array.
+
   Reference: arXiv 2605.27686, memory interface (read, Gaussian write, ConvLSTM update).
   """
+  check_inputs(params, state, inputs)
   hidden, cell = state.hidden, state.cell
-  grid, dtype = hidden.shape[1:-1], inputs.content.dtype
+  grid = hidden.shape[1:-1]
   read = read_corners(hidden, *corner_weights(inputs.read_at, grid))
   content = inputs.content.astype(hidden.dtype)
   volume = gaussian_volume(content, inputs.write_at, inputs.spread, grid)
-  mixed = depthwise_conv(
-    jnp.concatenate([volume, hidden], axis=-1),
-    params.depthwise.astype(hidden.dtype),
-    params.depthwise_bias.astype(hidden.dtype),
-  )
-  gates = jnp.matmul(
-    mixed.astype(dtype), params.pointwise.astype(dtype), preferred_element_type=hidden.dtype
-  ) + params.pointwise_bias.astype(hidden.dtype)
+  gates = gate_preactivations(params, volume, hidden, inputs.content.dtype)
   new_hidden, new_cell = lstm_update(gates, cell)
   state = state._replace(
     hidden=select_rows(inputs.write, new_hidden, hidden),

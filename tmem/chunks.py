@@ -14,27 +14,17 @@ class Chunks(NamedTuple):
 
   Attributes:
     tokens: [batch, chunks, chunk_size, features], zeros where no token is.
-    real: [batch, chunks, chunk_size] bool, or None if every chunk holds a token and masks
-      make no difference.
-    complete: [batch, chunks] bool, chunks of which every position has been seen, or None.
+    real: [batch, chunks, chunk_size] bool, which positions hold a real token; None if every
+      chunk has one.
+    complete: [batch, chunks] bool, chunks to be written because every position has been seen;
+      None if all are written.
+    offset: [batch] int32, positions in front that belong to earlier calls; None for none.
   """
 
   tokens: jax.Array
   real: jax.Array | None
   complete: jax.Array | None
-
-
-def split(x: Tokens, mask: Mask | None, chunk_size: int) -> Chunks:
-  """Chunks counted from the first token of `x`; the last one is zero-padded."""
-  if mask is None:
-    return Chunks(_fold(x, chunk_size), None, None)
-  return Chunks(_fold(jnp.where(mask[..., None], x, 0), chunk_size), _fold(mask, chunk_size), None)
-
-
-def join(tokens: jax.Array, length: int) -> Tokens:
-  """[batch, chunks, chunk_size, features] back to [batch, length, features]."""
-  batch, count, size, features = tokens.shape
-  return tokens.reshape(batch, count * size, features)[:, :length]
+  offset: jax.Array | None
 
 
 def empty_pending(state: MemoryState, chunk_size: int, features: int, dtype) -> MemoryState:
@@ -47,27 +37,45 @@ def empty_pending(state: MemoryState, chunk_size: int, features: int, dtype) -> 
   )
 
 
-def split_after_pending(
-  x: Tokens, mask: Mask | None, state: MemoryState, chunk_size: int
+def split(
+  x: Tokens, mask: Mask | None, state: MemoryState, chunk_size: int, tail: str
 ) -> tuple[Chunks, MemoryState]:
-  """Chunks that begin with the tokens waiting in `state`, and the state's waiting tokens after `x`.
+  """Cuts tokens into chunks, behind those that wait in the state.
 
   Every row has its own number of waiting tokens; the shapes depend on none of them.
-  """
-  length, batch = x.shape[1], x.shape[0]
-  if mask is None:
-    mask = jnp.ones((batch, length), bool)
-  tokens = jnp.concatenate([state.pending, jnp.where(mask[..., None], x, 0)], axis=1)
-  real = jnp.concatenate([state.pending_mask, mask], axis=1)
 
+  Args:
+    x: [batch, tokens, features].
+    mask: [batch, tokens] bool, or None.
+    state: the state before `x`; with `pending` None nothing waits, and nothing can be held.
+    chunk_size: tokens per chunk.
+    tail: "commit" or "hold", as in `MemoryConfig`.
+
+  Returns:
+    `(chunks, state)`: the state with the tokens that wait after `x`.
+  """
+  if mask is not None:
+    x = jnp.where(mask[..., None], x, 0)
+  if state.pending is None:
+    real = None if mask is None else _fold(mask, chunk_size)
+    return Chunks(_fold(x, chunk_size), real, None, None), state
+
+  batch, length, features = x.shape
+  mask = jnp.ones((batch, length), bool) if mask is None else mask
+  tokens = jnp.concatenate([state.pending, x], axis=1)
+  real = jnp.concatenate([state.pending_mask, mask], axis=1)
   count = (length + 2 * chunk_size - 2) // chunk_size
   room = count * chunk_size
   start = chunk_size - 1 - state.fill
+  complete = _range(count, 1) * chunk_size <= (state.fill + length)[:, None]
   chunks = Chunks(
-    _fold(take_rows(_pad_right(tokens, room), start, room), chunk_size),
-    _fold(take_rows(_pad_right(real, room), start, room), chunk_size),
-    _range(count, 1) * chunk_size <= (state.fill + length)[:, None],
+    _fold(_take_rows(_pad_right(tokens, room), start, room), chunk_size),
+    _fold(_take_rows(_pad_right(real, room), start, room), chunk_size),
+    complete if tail == "hold" else None,
+    state.fill,
   )
+  if tail == "commit":
+    return chunks, empty_pending(state, chunk_size, features, x.dtype)
 
   fill = (state.fill + length) % chunk_size
   waits = _range(chunk_size - 1) >= (chunk_size - 1 - fill)[:, None]
@@ -80,7 +88,23 @@ def split_after_pending(
   return chunks, state
 
 
-def take_rows(a: jax.Array, start: jax.Array, length: int) -> jax.Array:
+def join(tokens: jax.Array, offset: jax.Array | None, length: int) -> Tokens:
+  """The inverse of `split` for one call's own tokens.
+
+  Args:
+    tokens: [batch, chunks, chunk_size, features].
+    offset: as in `Chunks`.
+    length: number of tokens of the call.
+
+  Returns:
+    [batch, length, features].
+  """
+  batch, count, size, features = tokens.shape
+  flat = tokens.reshape(batch, count * size, features)
+  return flat[:, :length] if offset is None else _take_rows(flat, offset, length)
+
+
+def _take_rows(a: jax.Array, start: jax.Array, length: int) -> jax.Array:
   """From each row of [batch, positions, ...] `length` positions, beginning at `start[row]`."""
   return jax.vmap(lambda row, s: jax.lax.dynamic_slice_in_dim(row, s, length))(a, start)
 

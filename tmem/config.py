@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -31,7 +32,8 @@ class MemoryConfig:
     tail: what a ragged last chunk does: "commit" zero-pads and writes it (as published),
       "hold" keeps its tokens in the state until the chunk is full, so that feeding a stream in
       pieces equals one pass.
-    implementation: "fast" (hand-written backward pass) or "plain" (autodiff, the reference).
+    implementation: "fast" (hand-written backward pass) or "plain" (autodiff, the reference,
+      and the one for forward-mode derivatives).
     remat: how much the backward pass recomputes. False keeps the state of every step, n >= 1
       keeps one state every n steps and recomputes between them, True chooses n ≈ √steps.
     dtype: compute type of projections and of the gate product.
@@ -83,7 +85,14 @@ class MemoryConfig:
 
   @classmethod
   def published(cls, **changes) -> "MemoryConfig":
-    """The paper's settings (arXiv 2605.27686, language): C=32, 8×8×8, K=16, forget bias 0."""
+    """The paper's settings (arXiv 2605.27686, language): C=32, 8×8×8, K=16, forget bias 0.
+
+    Args:
+      **changes: fields that shall differ.
+
+    Raises:
+      ValueError: as the class.
+    """
     settings = {"channels": 32, "grid": (8, 8, 8), "chunk_size": 16, "forget_bias": 0.0}
     return cls(**{**settings, "read_query": "first", "tail": "commit", **changes})
 
@@ -131,6 +140,8 @@ def checked_float_dtype(name: str, value: Any) -> np.dtype:
     dtype = None
   if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
     raise ValueError(f"{name}: got {value!r}, expected a floating type such as float32")
+  if dtype != jax.dtypes.canonicalize_dtype(dtype):
+    raise ValueError(f"{name}: {dtype} needs jax.config.update('jax_enable_x64', True)")
   return dtype
 
 

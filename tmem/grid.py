@@ -61,10 +61,18 @@ def gaussian_volume(content: Features, coords: Coords, spread: Spread, grid: Gri
     [batch, *grid, channels]: `content * exp(-|position - coords|² / (2 spread² + 1e-6))`.
 
   Raises:
-    ValueError: if `coords` has another number of axes than the grid.
+    ValueError: if `coords` has another number of axes than the grid, or the arguments have
+      different numbers of rows.
 
   Reference: arXiv 2605.27686, Gaussian soft write.
   """
+  if content.ndim != 2 or coords.shape[:-1] != content.shape[:1]:
+    raise ValueError(
+      f"content, coords: got shapes {content.shape} and {coords.shape}, expected"
+      " [batch, channels] and [batch, axes]"
+    )
+  if spread.shape != content.shape[:1]:
+    raise ValueError(f"spread: got shape {spread.shape}, expected {content.shape[:1]}")
   mask = outer_product(tuple(f[..., None] for f in gaussian_factors(coords, spread, grid)))
   return mask.astype(content.dtype) * content.reshape(
     content.shape[0], *(1,) * len(grid), content.shape[1]
@@ -135,10 +143,15 @@ def linear_sample(volume: Volume, coords: Coords) -> Features:
     [batch, channels] in the dtype of `volume`.
 
   Raises:
-    ValueError: if `coords` has another number of axes than the grid.
+    ValueError: if `coords` has another number of axes than the grid or of rows than `volume`,
+      or if `volume` is not floating.
 
   Reference: arXiv 2605.27686, continuous read.
   """
+  if not jnp.issubdtype(volume.dtype, jnp.floating):
+    raise ValueError(f"volume: got dtype {volume.dtype}, expected a floating type")
+  if coords.ndim != 2 or coords.shape[0] != volume.shape[0]:
+    raise ValueError(f"coords: got shape {coords.shape}, expected [{volume.shape[0]}, axes]")
   cells, weights = corner_weights(coords[:, None], volume.shape[1:-1])
   return read_corners(volume, cells, weights)[:, 0]
 

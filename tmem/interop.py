@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,10 +19,13 @@ from tmem.memory import TensorMemory
 from tmem.models import METHODS, LanguageConfig, LanguageModel
 
 MODELS = {"LanguageModel": (LanguageConfig, LanguageModel)}
+DERIVED = ("grid_cache",)  # buffers of the authors' state dict that hold no parameters
 
 
 def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
-  """Writes `config.json` and `model.safetensors`; the directory appears, or changes, as a whole.
+  """Writes `config.json` and `model.safetensors`.
+
+  Both are complete before they take the place of an earlier model, in two renames.
 
   Args:
     directory: where to write; an earlier model there is replaced.
@@ -37,17 +39,16 @@ def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
     raise ValueError(f"model: got {name}, expected one of {', '.join(MODELS)}")
   directory = Path(directory)
   directory.parent.mkdir(parents=True, exist_ok=True)
-  scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-  written = scratch / "new"  # `scratch` itself is closed to other users
-  written.mkdir()
   header = {"model": name, "config": model.config.to_dict()}
-  (written / "config.json").write_text(json.dumps(header, indent=2) + "\n")
   arrays = {path: np.asarray(value) for path, value in flat_params(model).items()}
-  safetensors.save_file(arrays, written / "model.safetensors")
-  if directory.exists():
-    directory.rename(scratch / "old")
-  written.rename(directory)
-  shutil.rmtree(scratch, ignore_errors=True)
+  with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as scratch:
+    written = Path(scratch) / "new"  # `scratch` itself is closed to other users
+    written.mkdir()
+    (written / "config.json").write_text(json.dumps(header, indent=2) + "\n")
+    (written / "model.safetensors").write_bytes(safetensors.save(arrays))
+    if directory.exists():
+      directory.rename(Path(scratch) / "old")
+    written.rename(directory)
 
 
 def load_model(directory: str | os.PathLike) -> nnx.Module:
@@ -132,7 +133,8 @@ def build_from_reference(config: Mapping[str, Any], params: Mapping[str, Any]) -
     parameters.
 
   Raises:
-    ValueError: on an unknown kind or method, or parameters that do not fit the configuration.
+    ValueError: on an unknown kind or method, a size that is missing, or parameters that do not
+      fit the configuration; names the first.
 
   Reference: github.com/kswain98/tensor-memory, commit 21d6bbb.
   """
@@ -141,7 +143,8 @@ def build_from_reference(config: Mapping[str, Any], params: Mapping[str, Any]) -
   if kind not in kinds:
     raise ValueError(f"config: got kind {kind!r}, expected one of {', '.join(kinds)}")
   params = {name: np.asarray(value) for name, value in params.items()}
-  return with_params(*kinds[kind](config, params))
+  model = nnx.eval_shape(lambda: kinds[kind](config, params))
+  return with_params(model, _load(_entries(model), params))
 
 
 def reference_params(model: nnx.Module) -> dict[str, np.ndarray]:
@@ -163,55 +166,70 @@ def reference_params(model: nnx.Module) -> dict[str, np.ndarray]:
   return found
 
 
-def _interface(config, params):
-  dtype = params["out_proj.weight"].dtype
-  memory = _memory_config(config, dtype, sigma_scale=config["sigma_scale"])
-  model = nnx.eval_shape(lambda: TensorMemory(memory, config["embed_dim"], rngs=nnx.Rngs(0)))
-  return model, _load(_entries(model), params)
+def _interface(config, params) -> TensorMemory:
+  dtype = _dtype(params, "out_proj.weight")
+  memory = _memory_config(config, dtype)
+  return TensorMemory(memory, _required(config, "embed_dim"), rngs=nnx.Rngs(0))
 
 
-def _language_model(config, params):
-  if config["method"] not in METHODS:
-    raise ValueError(f"config: got method {config['method']!r}, expected one of {list(METHODS)}")
-  dtype = jnp.zeros((), params["tok.weight"].dtype).dtype
-  scope = config.get("state_scope", "depth") if METHODS[config["method"]].remembers else "layer"
+def _language_model(config, params) -> LanguageModel:
+  method = _required(config, "method")
+  if method not in METHODS:
+    raise ValueError(f"config: got method {method!r}, expected one of {', '.join(METHODS)}")
+  dtype = _dtype(params, "tok.weight")
+  windowed, remembers = METHODS[method]
+  scope = config.get("state_scope", "depth") if remembers else "layer"
   language = LanguageConfig(
-    vocab_size=config["vocab"],
-    features=config["d_model"],
-    num_heads=config["heads"],
-    num_layers=config["layers"],
-    max_length=config["seq_len"],
-    method=config["method"],
-    window=config["window"],
-    memory=_memory_config(config, dtype, sigma_scale=config.get("sigma_scale", 1.0)),
+    vocab_size=_required(config, "vocab"),
+    features=_required(config, "d_model"),
+    num_heads=_required(config, "heads"),
+    num_layers=_required(config, "layers"),
+    mlp_features=_required(params, "blocks.0.mlp.0.weight", "params").shape[0],
+    max_length=_required(config, "seq_len"),
+    method=method,
+    window=_required(config, "window") if windowed else 1,
+    memory=_memory_config(config, dtype) if remembers else MemoryConfig(),
+    memory_every_n_layers=config.get("memory_every_n_layers", 1),
     state_scope=scope,
     allow_future_leak=scope == "depth",
     dtype=dtype,
     param_dtype=dtype,
   )
-  model = nnx.eval_shape(lambda: LanguageModel(language, rngs=nnx.Rngs(0)))
-  return model, _load(_entries(model), params)
+  return LanguageModel(language, rngs=nnx.Rngs(0))
 
 
-def _memory_config(config, dtype, sigma_scale) -> MemoryConfig:
-  dtype = jnp.zeros((), dtype).dtype  # float64 stays float64 only where JAX has it enabled
+def _memory_config(config, dtype) -> MemoryConfig:
   return MemoryConfig.published(
-    channels=config["memory_channels"],
-    grid=tuple(config["memory_shape"]),
-    chunk_size=config["chunk_size"],
-    sigma_scale=sigma_scale,
+    channels=_required(config, "memory_channels"),
+    grid=tuple(_required(config, "memory_shape")),
+    chunk_size=_required(config, "chunk_size"),
+    sigma_scale=config.get("sigma_scale", 1.0),
     dtype=dtype,
     param_dtype=dtype,
     state_dtype=dtype,
   )
 
 
+def _required(values: Mapping[str, Any], name: str, argument: str = "config") -> Any:
+  if name not in values:
+    raise ValueError(f"{argument}: {name} is missing")
+  return values[name]
+
+
+def _dtype(params: Mapping[str, np.ndarray], name: str):
+  """Type of a parameter; float64 stays float64 only where JAX has it enabled."""
+  return jax.dtypes.canonicalize_dtype(_required(params, name, "params").dtype)
+
+
 def _load(entries: list[_Entry], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  for entry in entries:
-    for name in entry.names:
-      if name not in params:
-        raise ValueError(f"params: {name} is missing")
-  return {entry.path: entry.load(*(params[n] for n in entry.names)) for entry in entries}
+  known = {name for entry in entries for name in entry.names}
+  for name in params:
+    if name not in known and name.rpartition(".")[2] not in DERIVED and name != "head.weight":
+      raise ValueError(f"params: {name} does not belong to the model")
+  return {
+    entry.path: entry.load(*(_required(params, name, "params") for name in entry.names))
+    for entry in entries
+  }
 
 
 def _entries(model: nnx.Module) -> list[_Entry]:

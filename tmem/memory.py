@@ -82,7 +82,7 @@ class TensorMemory(nnx.Module):
       ValueError: on a batch size below 1 or an unknown tail.
     """
     state = cell.init_state(self.config, batch_size)
-    return self._with_pending(state) if self._tail(tail) == "hold" else state
+    return self._empty_pending(state) if self._tail(tail) == "hold" else state
 
   def __call__(
     self, x: Tokens, state: MemoryState, mask: Mask | None = None, *, tail: str | None = None
@@ -107,21 +107,14 @@ class TensorMemory(nnx.Module):
       ValueError: naming the argument, what came and what is right.
     """
     tail = self._tail(tail)
+    x = jnp.asarray(x)
     self._check(x, state, mask)
-    x = x.astype(self.config.dtype)
     if tail == "hold" and state.pending is None:
-      state = self._with_pending(state)
-    if state.pending is None:
-      y, state = self._run(chunks.split(x, mask, self.config.chunk_size), state)
-      y = chunks.join(y, x.shape[1])
-    else:
-      fill = state.fill
-      parts, after = chunks.split_after_pending(x, mask, state, self.config.chunk_size)
-      if tail == "commit":
-        parts = parts._replace(complete=None)
-        after = self._with_pending(state)
-      y, state = self._run(parts, after)
-      y = chunks.take_rows(chunks.join(y, y.shape[1] * y.shape[2]), fill, x.shape[1])
+      state = self._empty_pending(state)
+    x = x.astype(self.config.dtype)
+    parts, state = chunks.split(x, mask, state, self.config.chunk_size, tail)
+    y, state = self._run(parts, state)
+    y = chunks.join(y, parts.offset, x.shape[1])
     return (y if mask is None else jnp.where(mask[..., None], y, 0)), state
 
   def _run(self, parts: chunks.Chunks, state: MemoryState) -> tuple[jax.Array, MemoryState]:
@@ -174,7 +167,7 @@ class TensorMemory(nnx.Module):
       return spread
     return jnp.clip(spread, config.sigma_min, config.sigma_max)
 
-  def _with_pending(self, state: MemoryState) -> MemoryState:
+  def _empty_pending(self, state: MemoryState) -> MemoryState:
     return chunks.empty_pending(state, self.config.chunk_size, self.features, self.config.dtype)
 
   def _tail(self, tail: str | None) -> str:
@@ -198,24 +191,20 @@ def check_state(state: MemoryState, config: MemoryConfig, batch: int, features: 
   """Raises ValueError unless `state` is one of `config` for `batch` rows, naming the field."""
   if not isinstance(state, MemoryState):
     raise ValueError(f"state: got {type(state).__name__}, expected a MemoryState (init_state)")
-  volume = (batch, *config.grid, config.channels)
+  volume = ((batch, *config.grid, config.channels), config.state_dtype)
+  expected = {"hidden": volume, "cell": volume}
   held = config.chunk_size - 1
-  expected = {
-    "hidden": (volume, config.state_dtype),
-    "cell": (volume, config.state_dtype),
-    "pending": ((batch, held, features), config.dtype),
-    "pending_mask": ((batch, held), jnp.bool_),
-    "fill": ((batch,), jnp.int32),
-  }
+  if any(value is not None for value in state[len(expected) :]):
+    expected |= {
+      "pending": ((batch, held, features), config.dtype),
+      "pending_mask": ((batch, held), jnp.bool_),
+      "fill": ((batch,), jnp.int32),
+    }
   for name, (shape, dtype) in expected.items():
     value = getattr(state, name)
-    if value is None and name not in ("hidden", "cell") and state.pending is None:
-      continue
     if value is None or value.shape != shape or value.dtype != dtype:
       came = None if value is None else f"{value.dtype}{list(value.shape)}"
-      right = f"{jnp.dtype(dtype).name}{list(shape)}"
       raise ValueError(
-        f"state.{name}: got {came}, expected {right} (batch, *grid, channels)"
-        if name in ("hidden", "cell")
-        else f"state.{name}: got {came}, expected {right}"
+        f"state.{name}: got {came}, expected {jnp.dtype(dtype).name}{list(shape)} for a batch of"
+        f" {batch} and grid {config.grid}"
       )

@@ -6,7 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import GateParams, MemoryState, StepInputs, memory_step
+from tmem.cell import GateParams, MemoryState, StepInputs, check_inputs, memory_step
 from tmem.fused import fused_scan
 
 
@@ -34,7 +34,8 @@ def memory_scan(
     params: the gate convolution; closed over, never scanned.
     state: the state before the first chunk.
     inputs: `StepInputs` whose arrays have a leading axis of chunks.
-    implementation: "fast" or "plain"; the same numbers from either.
+    implementation: "fast" or "plain"; the same numbers from either. Forward-mode derivatives
+      (`jax.jvp`, `jax.hessian`) need "plain": the fast one has only its own backward pass.
     remat: False keeps the state of every step for the backward pass; n >= 1 keeps one every n
       steps and recomputes the others; True chooses n ≈ √chunks.
 
@@ -43,14 +44,22 @@ def memory_scan(
     write, [chunks, batch, reads, channels].
 
   Raises:
-    ValueError: if `implementation` is unknown.
+    ValueError: if `implementation` is unknown, `remat` is negative, or shapes disagree; names
+      the argument.
 
   Reference: arXiv 2605.27686, recurrent update over chunks.
   """
   if implementation not in SCANS:
     raise ValueError(f"implementation: got {implementation!r}, expected one of {sorted(SCANS)}")
-  scan = functools.partial(SCANS[implementation], params)
+  if remat < 0:
+    raise ValueError(f"remat: got {remat}, expected a bool or a number of steps of at least 1")
+  if inputs.content.ndim != 3:
+    raise ValueError(
+      f"inputs.content: got shape {inputs.content.shape}, expected [chunks, batch, channels]"
+    )
   chunks = inputs.content.shape[0]
+  check_inputs(params, state, inputs, chunks)
+  scan = functools.partial(SCANS[implementation], params)
   length = math.isqrt(chunks) if remat is True else int(remat)
   if not 0 < length < chunks:
     return scan(state, inputs)

@@ -58,7 +58,8 @@ class MemoryFusion(nnx.Module):
     key: jax.Array | None = None,
   ) -> tuple[Tokens, MemoryState]:
     """Returns x + sigmoid(γ) · dropout(memory(LayerNorm(x))), and the state after x."""
-    y, state = memory(self.norm(x), state, mask)
+    # A block sees its whole input at once: nothing may wait in a state that goes on to another.
+    y, state = memory(self.norm(x), state, mask, tail="commit")
     gate = jax.nn.sigmoid(self.gate[...]).astype(x.dtype)
     return x + gate * apply_dropout(self.dropout, y.astype(x.dtype), key), state
 
