@@ -3,6 +3,7 @@
 `python -m tmem.audit --workdir=DIR` runs both on a trained model.
 """
 
+import argparse
 import dataclasses
 import json
 import math
@@ -15,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags
 from flax import nnx
 
 from tmem import interop
+from tmem.config import check_int
 from tmem.models import LanguageConfig, LanguageModel
 from tmem.typing import Logits, TokenIds
 
@@ -26,8 +27,9 @@ from tmem.typing import Logits, TokenIds
 def future_influence(logits_fn: Callable[[TokenIds], Logits], tokens: TokenIds) -> float:
   """The largest change of any earlier logit when a later token changes.
 
-  Every position but the first is changed in turn, everything else kept. A causal model has
-  exactly 0.0: the same numbers go through the same operations.
+  The token at every position but the first is replaced in turn, by the next of the vocabulary,
+  everything else kept. A causal model has exactly 0.0: the same numbers go through the same
+  operations.
 
   Args:
     logits_fn: int32 [batch, tokens] -> [batch, tokens, vocabulary]; compiled here.
@@ -37,7 +39,8 @@ def future_influence(logits_fn: Callable[[TokenIds], Logits], tokens: TokenIds) 
     The largest absolute difference; infinity if a logit becomes or stops being NaN.
 
   Raises:
-    ValueError: if `tokens` has another shape or type, or fewer than two positions.
+    ValueError: if `tokens` has another shape or type or fewer than two positions, if there is
+      only one symbol, or if every logit is NaN: then nothing can be said.
   """
   tokens = jnp.asarray(tokens)
   if tokens.ndim != 2 or tokens.shape[1] < 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -46,6 +49,10 @@ def future_influence(logits_fn: Callable[[TokenIds], Logits], tokens: TokenIds) 
     )
   compiled = jax.jit(lambda tokens: logits_fn(tokens))
   reference = np.asarray(compiled(tokens))
+  if reference.shape[-1] < 2:
+    raise ValueError("logits_fn: got one symbol, expected at least two to tell tokens apart")
+  if np.isnan(reference).all():
+    raise ValueError("logits_fn: every logit is NaN, expected numbers")
   worst = 0.0
   for position in range(1, tokens.shape[1]):
     other = (tokens[:, position] + 1) % reference.shape[-1]
@@ -92,7 +99,7 @@ def entropy_floor(
   Args:
     config: the model; its vocabulary is replaced by `symbols`, dropout by 0.
     symbols: number of symbols.
-    steps: training steps, each on fresh symbols.
+    steps: training steps, each on fresh symbols, at least 8.
     batch_size: rows of a step.
     length: tokens of a row; None means `config.max_length`.
     learning_rate: of Adam.
@@ -101,8 +108,12 @@ def entropy_floor(
   Returns:
     The loss reached, the floor and the statistical margin.
 
+  Raises:
+    ValueError: if `steps` is below 8, which is too few for a margin.
+
   Reference: a causal model's expected loss on i.i.d. uniform tokens is at least their entropy.
   """
+  check_int("steps", steps, minimum=8)
   config = dataclasses.replace(config, vocab_size=symbols, dropout=0.0)
   length = config.max_length if length is None else length
   graphdef, params = nnx.split(LanguageModel(config, rngs=nnx.Rngs(seed)))
@@ -122,7 +133,7 @@ def entropy_floor(
   keys = jax.random.split(jax.random.key(seed), steps)
   train = jax.jit(lambda carry: jax.lax.scan(step, carry, keys)[1])
   losses = np.asarray(train((params, optimizer.init(params))), np.float64)
-  last = losses[-max(2, steps // 4) :]
+  last = losses[-(steps // 4) :]
   margin = 5.0 * float(last.std(ddof=1)) / math.sqrt(len(last))
   return Floor(loss=float(last.mean()), floor=math.log(symbols), margin=margin)
 
@@ -131,7 +142,8 @@ def audit_model(model: LanguageModel, *, tokens: int, floor_steps: int, seed: in
   """Both audits of a trained model.
 
   Args:
-    model: the model; its weights are used for the influence, its configuration for the floor.
+    model: the model. The influence is that of its weights; the floor is that of a fresh model of
+      its configuration.
     tokens: length of the audited sequence, cut to what the model takes.
     floor_steps: training steps of the entropy floor; 0 leaves it out.
     seed: of tokens and training.
@@ -151,30 +163,36 @@ def audit_model(model: LanguageModel, *, tokens: int, floor_steps: int, seed: in
   return report | {"causal": causal}
 
 
-FLAGS = flags.FLAGS
+def main() -> None:
+  """Prints the audits of `WORKDIR/model` as JSON.
 
-
-def _define_flags() -> None:
-  flags.DEFINE_string("workdir", None, "Run directory that holds model/.", required=True)
-  flags.DEFINE_integer("tokens", 64, "Length of the audited sequence.", lower_bound=2)
-  flags.DEFINE_integer("floor_steps", 300, "Training steps on random symbols, 0: none.", 0)
-  flags.DEFINE_integer("seed", 0, "Seed of tokens and training.")
-
-
-def main(argv: list[str]) -> None:
-  """Prints the audits as JSON; exit status 1 if the model is not causal or cannot be read."""
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected argument {argv[1]!r}; flags begin with --")
+  Exit status 1 if the model is not causal or cannot be audited, 2 for bad flags.
+  """
+  parser = argparse.ArgumentParser(
+    prog="python -m tmem.audit", description=__doc__.splitlines()[0], allow_abbrev=False
+  )
+  parser.add_argument("--workdir", required=True, help="run directory that holds model/")
+  parser.add_argument("--tokens", type=int, default=64, help="length of the audited sequence")
+  parser.add_argument(
+    "--floor_steps", type=int, default=300, help="training steps on random symbols; 0: none"
+  )
+  parser.add_argument("--seed", type=int, default=0, help="seed of tokens and training")
+  options = parser.parse_args()
+  if options.tokens < 2:
+    parser.error(f"--tokens={options.tokens}: expected at least 2")
+  if options.floor_steps and options.floor_steps < 8:
+    parser.error(f"--floor_steps={options.floor_steps}: expected 0 or at least 8")
   try:
-    model = interop.load_model(Path(FLAGS.workdir) / "model")
+    model = interop.load_model(Path(options.workdir) / "model")
+    report = audit_model(
+      model, tokens=options.tokens, floor_steps=options.floor_steps, seed=options.seed
+    )
   except (OSError, ValueError) as error:
-    sys.exit(f"error: --workdir={FLAGS.workdir}: {error}")
-  report = audit_model(model, tokens=FLAGS.tokens, floor_steps=FLAGS.floor_steps, seed=FLAGS.seed)
+    sys.exit(f"error: --workdir={options.workdir}: {error}")
   print(json.dumps(report, indent=2))
   if not report["causal"]:
     sys.exit("the model is NOT causal: later tokens reach earlier ones")
 
 
 if __name__ == "__main__":
-  _define_flags()
-  app.run(main)
+  main()
