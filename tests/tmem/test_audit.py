@@ -176,3 +176,20 @@ def test_the_command_says_in_one_line_what_it_cannot_read(broken, tmp_path, work
   assert len(err.splitlines()) == 1
   assert err.startswith(f"error: --workdir={path}: ")
   assert ("broken or truncated" if broken == "truncated" else "no such file") in err
+
+
+def test_what_cannot_be_judged_is_refused():
+  with pytest.raises(ValueError, match="every logit is NaN"):
+    audit.future_influence(lambda tokens: one_hot_sums(tokens) * jnp.nan, TOKENS)
+  with pytest.raises(ValueError, match="one symbol"):
+    audit.future_influence(lambda tokens: one_hot_sums(tokens)[..., :1], TOKENS)
+  with pytest.raises(ValueError, match="steps: got 7"):
+    audit.entropy_floor(LEARNER, steps=7)
+
+
+@pytest.mark.parametrize("flags", [["--floor_steps=3"], ["--tokens=1"], ["--tokens=x"], ["--no"]])
+def test_bad_flags_of_the_command(flags, tmp_path):
+  status, out, err = run_audit(tmp_path, *flags)
+  assert status == 2
+  assert out == ""
+  assert flags[0].split("=")[0] in err.splitlines()[-1]

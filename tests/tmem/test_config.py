@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,29 +67,35 @@ def test_is_frozen_and_hashable():
 
 
 def test_json_round_trip():
-  config = MemoryConfig(
-    channels=3,
-    grid=(1, 2, 3, 4),
-    chunk_size=5,
-    sigma_scale=0.5,
-    sigma_min=0.01,
-    sigma_max=2.0,
-    read_query="token",
-    forget_bias=-1.0,
-    tail="hold",
-    implementation="plain",
-    remat=4,
-    dtype=jnp.bfloat16,
-    param_dtype=jnp.float16,
-    state_dtype=jnp.float64,
-  )
-  defaults = MemoryConfig()
-  assert all(
-    getattr(config, f.name) != getattr(defaults, f.name) for f in dataclasses.fields(config)
-  )
-  text = json.dumps(config.to_dict())
-  assert MemoryConfig.from_dict(json.loads(text)) == config
-  assert json.loads(text)["dtype"] == "bfloat16"
+  with jax.enable_x64(True):
+    config = MemoryConfig(
+      channels=3,
+      grid=(1, 2, 3, 4),
+      chunk_size=5,
+      sigma_scale=0.5,
+      sigma_min=0.01,
+      sigma_max=2.0,
+      read_query="token",
+      forget_bias=-1.0,
+      tail="hold",
+      implementation="plain",
+      remat=4,
+      dtype=jnp.bfloat16,
+      param_dtype=jnp.float16,
+      state_dtype=jnp.float64,
+    )
+    defaults = MemoryConfig()
+    assert all(
+      getattr(config, f.name) != getattr(defaults, f.name) for f in dataclasses.fields(config)
+    )
+    text = json.dumps(config.to_dict())
+    assert MemoryConfig.from_dict(json.loads(text)) == config
+    assert json.loads(text)["dtype"] == "bfloat16"
+
+
+def test_float64_needs_64_bit_mode():
+  with pytest.raises(ValueError, match="dtype: float64 needs .*jax_enable_x64"):
+    MemoryConfig(dtype=jnp.float64)
 
 
 def test_numbers_of_numpy_survive_json():

@@ -141,3 +141,16 @@ class ReadVariants(chex.TestCase):
   def test_dtype_is_the_volume_s(self):
     read = self.variant(linear_sample)
     assert read(jnp.zeros((1, 2, 2), jnp.bfloat16), jnp.zeros((1, 1))).dtype == jnp.bfloat16
+
+
+def test_rows_that_do_not_fit_are_refused():
+  volume = volume_of((3, 3), batch=2)
+  for coords in (np.zeros((3, 2)), np.zeros((1, 2)), np.zeros((2, 5, 2))):
+    with pytest.raises(ValueError, match=r"^coords: got shape .*expected \[2, axes\]"):
+      linear_sample(volume, coords)
+  with pytest.raises(ValueError, match=r"^volume: got dtype int32"):
+    linear_sample(np.zeros((2, 3, 3, 1), np.int32), np.zeros((2, 2)))
+  with pytest.raises(ValueError, match=r"^spread: got shape"):
+    gaussian_volume(np.zeros((2, 4)), np.zeros((2, 2)), np.zeros((2, 1)), (3, 3))
+  with pytest.raises(ValueError, match=r"^content, coords: got shapes"):
+    gaussian_volume(np.zeros((3, 4)), np.zeros((2, 2)), np.zeros(3), (3, 3))

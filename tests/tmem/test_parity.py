@@ -136,3 +136,23 @@ def test_unknown_kinds_and_missing_parameters_are_named():
   params["coord_net.bias"] = np.zeros(4, np.float32)
   with pytest.raises(ValueError, match=r"coordinate\.bias has shape \(4,\)"):
     interop.build_from_reference(vector.config, params)
+
+
+def test_parameters_and_sizes_that_do_not_fit_are_named():
+  vector = Vector("lm_base_sln.npz", "float32")
+  params = vector.group("param/")
+  with pytest.raises(ValueError, match=r"params: blocks\.0\.attn_ln\.weight does not belong"):
+    interop.build_from_reference(vector.config | {"method": "base"}, params)
+  with pytest.raises(ValueError, match="method 'base_sln', expected one of base"):
+    interop.build_from_reference(vector.config, params)
+  del vector.config["heads"]
+  with pytest.raises(ValueError, match="config: heads is missing"):
+    interop.build_from_reference(vector.config | {"method": "base"}, params)
+
+
+def test_a_layer_scope_makes_the_reference_causal():
+  vector = Vector("lm_tensor_depth.npz", "float32")
+  config = vector.config | {"state_scope": "layer"}
+  model = interop.build_from_reference(config, vector.group("param/"))
+  assert model.causal
+  assert model.config.memory_layers == (0, 1, 2)

@@ -251,3 +251,41 @@ def test_unknown_implementations_are_refused():
   case = random_case((2, 3), dtype=np.float32)
   with pytest.raises(ValueError, match=r"implementation: got 'quick', expected one of .*fast"):
     memory_scan(*case, implementation="quick")
+
+
+BAD_ARRAYS = [
+  ("state.cell", lambda p, s, i: (p, s._replace(cell=s.cell[:, :2]), i)),
+  ("params.pointwise", lambda p, s, i: (p._replace(pointwise=p.pointwise.T), s, i)),
+  ("inputs.write_at", lambda p, s, i: (p, s, i._replace(write_at=i.write_at[..., :2]))),
+  ("inputs.spread", lambda p, s, i: (p, s, i._replace(spread=i.spread[..., None]))),
+  ("inputs.write", lambda p, s, i: (p, s, i._replace(write=np.ones((7, 2))))),
+]
+
+
+@pytest.mark.parametrize(("name", "spoil"), BAD_ARRAYS, ids=[name for name, _ in BAD_ARRAYS])
+def test_arrays_that_do_not_fit_are_named(name, spoil):
+  case = spoil(*random_case((3, 4, 5), dtype=np.float32))
+  with pytest.raises(ValueError, match=rf"^{name}: got .*expected"):
+    memory_scan(*case)
+  with pytest.raises(ValueError, match=rf"^{name}: got .*expected"):
+    memory_step(case[0], case[1], jax.tree.map(lambda a: a[0], case[2]))
+
+
+def test_negative_remat_is_refused():
+  with pytest.raises(ValueError, match="remat: got -1"):
+    memory_scan(*random_case((3, 4, 5), dtype=np.float32), remat=-1)
+
+
+def test_forward_mode_works_on_the_plain_scan():
+  params, state, inputs = random_case((2, 2), chunks=3, dtype=np.float32)
+
+  def total(spread, implementation):
+    moved = inputs._replace(spread=spread)
+    return jnp.sum(memory_scan(params, state, moved, implementation=implementation)[0].hidden)
+
+  direction = np.ones_like(inputs.spread)
+  _, forward = jax.jvp(lambda s: total(s, "plain"), (inputs.spread,), (direction,))
+  backward = jnp.sum(jax.grad(lambda s: total(s, "fast"))(inputs.spread))
+  np.testing.assert_allclose(forward, backward, rtol=1e-4)
+  with pytest.raises(TypeError, match="forward-mode"):
+    jax.jvp(lambda s: total(s, "fast"), (inputs.spread,), (direction,))

@@ -1,0 +1,54 @@
+"""The README's library example runs, and its commands and files exist."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+  return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_example_runs():
+  (example,) = blocks("python")
+  assert len(example.strip().splitlines()) <= 20
+  scope = {}
+  exec(compile(example, "README.md", "exec"), scope)
+  np.testing.assert_allclose(scope["pieces"], scope["y"], atol=1e-6)
+  assert scope["loss"](scope["params"]) < scope["before"]
+
+
+def test_commands_name_files_that_exist():
+  scripts = re.findall(r"(?:bash|python) (launch/[\w./]+)", README)
+  modules = re.findall(r"python -m ((?:tmem|train)\.\w+)", README)
+  assert {"launch/quickstart.sh", "launch/test.sh", "launch/bench.py"} <= set(scripts)
+  assert {"tmem.audit", "train.language", "train.report"} <= set(modules)
+  for path in [*scripts, *(f"{module.replace('.', '/')}.py" for module in modules)]:
+    assert (ROOT / path).is_file(), path
+
+
+def test_pictures_and_links_exist():
+  for target in re.findall(r"\]\(([^)#]+)\)", README):
+    if not target.startswith("http"):
+      assert (ROOT / target).exists(), target
+
+
+def test_flags_shown_are_flags_of_the_command():
+  shown = re.findall(r"python -m train\.language ([^`\n]*)", README)
+  help_text = subprocess.run(
+    [sys.executable, "-m", "train.language", "--helpfull"],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  ).stdout
+  known = set(re.findall(r"--(?:\[no\])?(\w+)", help_text))
+  used = {a[2:].split("=")[0] for line in shown for a in shlex.split(line) if a.startswith("--")}
+  assert used and used <= known, used - known
