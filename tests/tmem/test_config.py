@@ -94,7 +94,7 @@ def test_json_round_trip():
 
 
 def test_float64_needs_64_bit_mode():
-  with pytest.raises(ValueError, match="dtype: float64 needs .*jax_enable_x64"):
+  with pytest.raises(ValueError, match=r"dtype: float64 needs .*jax_enable_x64"):
     MemoryConfig(dtype=jnp.float64)
 
 

@@ -86,14 +86,16 @@ def test_saving_replaces_the_model_as_a_whole(saved, build):
 def test_a_save_that_fails_leaves_the_model(saved, build, monkeypatch):
   directory, model = saved
 
-  def no_space(arrays, path):
-    Path(path).write_bytes(b"half")
+  def no_space(path, content):
+    with path.open("wb") as file:
+      file.write(content[:10])
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(interop.safetensors, "save_file", no_space)
+  monkeypatch.setattr(Path, "write_bytes", no_space)
   with pytest.raises(OSError, match="No space left"):
     interop.save_model(directory, build(features=8))
   assert_same(interop.load_model(directory), model)
+  assert [p.name for p in directory.parent.iterdir()] == ["model"]
 
 
 def test_others_may_read_what_was_saved(saved):
