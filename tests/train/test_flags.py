@@ -23,7 +23,7 @@ def test_every_preset_builds_with_every_method(tmp_path, preset, method):
 def test_presets_say_what_they_promise(tmp_path):
   quick = parse(tmp_path)
   model, memory = quick.model, quick.model.memory
-  assert (model.num_layers, model.features, model.num_heads, model.max_length) == (3, 128, 4, 256)
+  assert (model.num_layers, model.features, model.num_heads, model.max_length) == (2, 128, 4, 256)
   assert (model.window, memory.chunk_size, memory.forget_bias, memory.channels) == (16, 2, 3.0, 16)
   assert (memory.grid, quick.run.batch_size, quick.optim.learning_rate) == ((4, 4, 4), 8, 1e-3)
   paper = parse(tmp_path, "--preset=paper")
