@@ -26,6 +26,10 @@ def plot_losses(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
     steps, losses = _curve(records, "valid_loss")
     axes.plot(steps, losses, color=color, marker="o", markersize=3.5, label=name)
   axes.set(xlabel="step", ylabel="loss (nats per item)", title="training (thin), validation (dots)")
+  measured = [loss for records in runs.values() for loss in _curve(records, "valid_loss")[1]]
+  if len(measured) > 1:  # the first steps would leave no room for what tells runs apart
+    low, high = min(measured), max(measured)
+    axes.set_ylim(low - 0.2 * (high - low), high + 0.4 * (high - low))
   axes.grid(alpha=0.3)
   if runs:
     axes.legend()
