@@ -1,4 +1,4 @@
-"""Flags of `train.language`, and the only place where flags become configuration.
+"""Flags of `train.language` and `train.report`; the only place where flags become configuration.
 
 Values come from the command line, then, when a run is resumed, from its `config.json`, then from
 the preset. `$TMEM_DATA_DIR` stands in for a `--data_dir` that neither of the first two has.
@@ -32,8 +32,6 @@ def define() -> flags.FlagValues:
     flags.DEFINE(parser, name, preset.get(name, default), text, values, _Serializer())
   for name, text in SWITCHES.items():
     flags.DEFINE_boolean(name, False, text, values)
-  for name in ("help", "helpshort", "helpfull"):
-    flags.DEFINE_boolean(name, False, "Show this help.", values)
   return values
 
 
@@ -52,19 +50,55 @@ def parse(argv: Sequence[str], usage: str = "") -> config.LanguageRun | None:
     RunError: if the workdir's configuration cannot be read.
   """
   values = define()
+  if _read(values, argv):
+    print(help_text(usage))
+    return None
+  given = {name: values[name].value for name in (*VALUES, *SWITCHES) if values[name].present}
+  if not given.get("workdir"):
+    raise FlagError("--workdir: missing, expected the folder of the run, as in --workdir=runs/a")
+  return build(_resolve(given))
+
+
+def parse_report(argv: Sequence[str], usage: str = "") -> tuple[list[Path], Path | None] | None:
+  """Turns the command line into what `train.report` compares.
+
+  Args:
+    argv: the command line, program name first.
+    usage: text above the help.
+
+  Returns:
+    (folders of the runs, folder to write to or None), or None if help was asked for (and printed).
+
+  Raises:
+    FlagError: naming the flag, what came and what is right.
+  """
+  values = flags.FlagValues()
+  flags.DEFINE_list("workdirs", [], "Folders of the runs.", values)
+  flags.DEFINE_string("output", None, "Folder for report.md and losses.png.", values)
+  flags.DEFINE_boolean("debug", False, "Show the stack trace of an error.", values)
+  if _read(values, argv):
+    print(f"{usage}\n{values.get_help()}")
+    return None
+  if not values.workdirs:
+    raise FlagError("--workdirs: missing, expected folders of runs, as in --workdirs=runs/a,runs/b")
+  return [Path(workdir) for workdir in values.workdirs], Path(
+    values.output
+  ) if values.output else None
+
+
+def _read(values: flags.FlagValues, argv: Sequence[str]) -> bool:
+  """Reads the command line into `values` and says whether it asks for help."""
+  for name in ("help", "helpshort", "helpfull"):
+    flags.DEFINE_boolean(name, False, "Show this help.", values)
   try:
     rest = values(list(argv))[1:]
   except flags.Error as error:
     raise FlagError(str(error).split("\n")[0].removeprefix("flag ")) from error
   if values.help or values.helpshort or values.helpfull:
-    print(help_text(usage))
-    return None
+    return True
   if rest:
     raise FlagError(f"{rest[0]!r}: flags look like --name=value")
-  given = {name: values[name].value for name in (*VALUES, *SWITCHES) if values[name].present}
-  if not given.get("workdir"):
-    raise FlagError("--workdir: missing, expected the folder of the run, as in --workdir=runs/a")
-  return build(_resolve(given))
+  return False
 
 
 def help_text(usage: str) -> str:

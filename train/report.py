@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from train import cli, outputs, result
-from train.errors import FlagError, RunError
+from train import cli, flags, outputs, result
+from train.errors import RunError
 from train.plots import plot_losses
 
 # Heading, key in result.json, format.
@@ -35,28 +33,13 @@ def main(argv: Sequence[str]) -> None:
   Args:
     argv: the command line, program name first.
   """
-  values = flags.FlagValues()
-  flags.DEFINE_list("workdirs", [], "Folders of the runs.", flag_values=values)
-  flags.DEFINE_string("output", None, "Folder for report.md and losses.png.", flag_values=values)
-  for name in ("help", "helpshort", "helpfull"):
-    flags.DEFINE_boolean(name, False, "Show this help.", flag_values=values)
-  flags.DEFINE_boolean("debug", False, "Show the stack trace of an error.", flag_values=values)
-  try:
-    rest = values(list(argv))[1:]
-  except flags.Error as error:
-    raise FlagError(str(error).split("\n")[0].removeprefix("flag ")) from error
-  if values.help or values.helpshort or values.helpfull:
-    print(f"{__doc__}\n{values.get_help()}")
+  parsed = flags.parse_report(argv, __doc__)
+  if parsed is None:
     return
-  if rest:
-    raise FlagError(f"{rest[0]!r}: flags look like --name=value")
-  if not values.workdirs:
-    raise FlagError("--workdirs: missing, expected folders of runs, as in --workdirs=runs/a,runs/b")
-  workdirs = [Path(workdir) for workdir in values.workdirs]
+  workdirs, folder = parsed
   table = format_table(read_results(workdirs))
   print(table)
-  if values.output:
-    folder = Path(values.output)
+  if folder is not None:
     outputs.make_workdir(folder, "output")
     curves = {
       name: outputs.read_json_lines(workdir / outputs.METRICS)
