@@ -49,6 +49,6 @@ def test_flags_shown_are_flags_of_the_command():
     text=True,
     check=False,
   ).stdout
-  known = set(re.findall(r"--(?:\[no\])?(\w+)", help_text))
+  known = {"helpshort"} | set(re.findall(r"--(?:\[no\])?(\w+)", help_text))
   used = {a[2:].split("=")[0] for line in shown for a in shlex.split(line) if a.startswith("--")}
   assert used and used <= known, used - known
