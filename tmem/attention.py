@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from tmem.config import at_least_float32
 from tmem.typing import Mask, Tokens
 
 
@@ -67,7 +68,7 @@ def _visible(queries, keys, window: int | None, mask: Mask | None) -> jax.Array:
 
 
 def _attend(q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array) -> jax.Array:
-  dtype = jnp.promote_types(q.dtype, jnp.float32)
+  dtype = at_least_float32(q.dtype)
   scores = jnp.einsum("...qhd,...khd->...hqk", q, k, preferred_element_type=dtype)
   scores = jnp.where(visible, scores * q.shape[-1] ** -0.5, -jnp.inf)
   weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)

@@ -20,32 +20,37 @@ from flax import nnx
 
 from tmem import interop
 from tmem.config import check_int
-from tmem.models import LanguageConfig, LanguageModel
-from tmem.typing import Logits, TokenIds
+from tmem.decoder import DecoderConfig
+from tmem.models import LanguageConfig, LanguageModel, SequenceModel
+from tmem.typing import Logits, TokenIds, Tokens
 
 
-def future_influence(logits_fn: Callable[[TokenIds], Logits], tokens: TokenIds) -> float:
+def future_influence(logits_fn: Callable[[jax.Array], Logits], tokens: TokenIds | Tokens) -> float:
   """The largest change of any earlier logit when a later token changes.
 
-  The token at every position but the first is replaced in turn, by the next of the vocabulary,
-  everything else kept. A causal model has exactly 0.0: the same numbers go through the same
-  operations.
+  The token at every position but the first is replaced in turn, by the next of the vocabulary
+  or, if tokens are vectors, by one that differs in every feature; everything else is kept. A
+  causal model has exactly 0.0: the same numbers go through the same operations.
 
   Args:
-    logits_fn: int32 [batch, tokens] -> [batch, tokens, vocabulary]; compiled here.
-    tokens: [batch, tokens] integers in [0, vocabulary), at least two tokens.
+    logits_fn: `tokens` -> [batch, tokens, classes]; compiled here.
+    tokens: at least two positions: [batch, tokens] integers in [0, classes), or
+      [batch, tokens, features] floating.
 
   Returns:
     The largest absolute difference; infinity if a logit becomes or stops being NaN.
 
   Raises:
     ValueError: if `tokens` has another shape or type or fewer than two positions, if there is
-      only one symbol, or if every logit is NaN: then nothing can be said.
+      only one class, or if every logit is NaN: then nothing can be said.
   """
   tokens = jnp.asarray(tokens)
-  if tokens.ndim != 2 or tokens.shape[1] < 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+  kinds = {2: jnp.integer, 3: jnp.floating}
+  kind = kinds.get(tokens.ndim)
+  if kind is None or tokens.shape[1] < 2 or not jnp.issubdtype(tokens.dtype, kind):
     raise ValueError(
-      f"tokens: got {tokens.dtype}{list(tokens.shape)}, expected integers [batch, tokens >= 2]"
+      f"tokens: got {tokens.dtype}{list(tokens.shape)}, expected integers [batch, tokens >= 2] or"
+      " floats [batch, tokens >= 2, features]"
     )
   compiled = jax.jit(lambda tokens: logits_fn(tokens))
   reference = np.asarray(compiled(tokens))
@@ -55,7 +60,9 @@ def future_influence(logits_fn: Callable[[TokenIds], Logits], tokens: TokenIds) 
     raise ValueError("logits_fn: every logit is NaN, expected numbers")
   worst = 0.0
   for position in range(1, tokens.shape[1]):
-    other = (tokens[:, position] + 1) % reference.shape[-1]
+    other = tokens[:, position] + 1
+    if kind is jnp.integer:
+      other = other % reference.shape[-1]
     changed = np.asarray(compiled(tokens.at[:, position].set(other)))[:, :position]
     before = reference[:, :position]
     if not np.array_equal(np.isnan(changed), np.isnan(before)):
@@ -85,7 +92,7 @@ class Floor(NamedTuple):
 
 
 def entropy_floor(
-  config: LanguageConfig,
+  config: DecoderConfig,
   *,
   symbols: int = 4,
   steps: int = 300,
@@ -97,7 +104,7 @@ def entropy_floor(
   """Trains a model on uniform random symbols, which nothing but a leak can predict.
 
   Args:
-    config: the model; its vocabulary is replaced by `symbols`, dropout by 0.
+    config: the decoder; it becomes a language model of `symbols` symbols without dropout.
     symbols: number of symbols.
     steps: training steps, each on fresh symbols, at least 8.
     batch_size: rows of a step.
@@ -114,7 +121,8 @@ def entropy_floor(
   Reference: a causal model's expected loss on i.i.d. uniform tokens is at least their entropy.
   """
   check_int("steps", steps, minimum=8)
-  config = dataclasses.replace(config, vocab_size=symbols, dropout=0.0)
+  decoder = {f.name: getattr(config, f.name) for f in dataclasses.fields(DecoderConfig)}
+  config = LanguageConfig(vocab_size=symbols, **{**decoder, "dropout": 0.0})
   length = config.max_length if length is None else length
   graphdef, params = nnx.split(LanguageModel(config, rngs=nnx.Rngs(seed)))
   optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))
@@ -138,7 +146,9 @@ def entropy_floor(
   return Floor(loss=float(last.mean()), floor=math.log(symbols), margin=margin)
 
 
-def audit_model(model: LanguageModel, *, tokens: int, floor_steps: int, seed: int = 0) -> dict:
+def audit_model(
+  model: LanguageModel | SequenceModel, *, tokens: int, floor_steps: int, seed: int = 0
+) -> dict:
   """Both audits of a trained model.
 
   Args:
@@ -152,8 +162,12 @@ def audit_model(model: LanguageModel, *, tokens: int, floor_steps: int, seed: in
     JSON values: `future_influence`, `influence_tokens`, `entropy_floor` (or None) and `causal`.
   """
   length = min(tokens, model.config.max_length)
-  ids = jax.random.randint(jax.random.key(seed), (1, length), 0, model.config.vocab_size)
-  influence = future_influence(model, ids)
+  key = jax.random.key(seed)
+  if isinstance(model, LanguageModel):
+    inputs = jax.random.randint(key, (1, length), 0, model.config.vocab_size)
+  else:
+    inputs = jax.random.normal(key, (1, length, model.config.input_features))
+  influence = future_influence(model, inputs)
   report = {"future_influence": influence, "influence_tokens": length, "entropy_floor": None}
   causal = influence == 0.0
   if floor_steps:

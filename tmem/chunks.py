@@ -1,11 +1,10 @@
 """Tokens into chunks and back: ragged ends, token masks, and tokens that wait for their chunk."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import MemoryState
 from tmem.typing import Mask, Tokens
 
 
@@ -26,20 +25,31 @@ class Chunks(NamedTuple):
   complete: jax.Array | None
   offset: jax.Array | None
 
+  def written(self) -> jax.Array | None:
+    """[batch, chunks] bool, chunks that change the memory; None if all do."""
+    if self.real is None:
+      return self.complete
+    any_real = jnp.any(self.real, axis=-1)
+    return any_real if self.complete is None else self.complete & any_real
 
-def empty_pending(state: MemoryState, chunk_size: int, features: int, dtype) -> MemoryState:
+
+# Fields at the end of every memory's state, for the tokens of an unfinished chunk.
+PENDING = ("pending", "pending_mask", "fill")
+State = TypeVar("State", bound=NamedTuple)
+
+
+def empty_pending(state: State, batch_size: int, chunk_size: int, features: int, dtype) -> State:
   """`state` with room for the tokens of an unfinished chunk, none of which waits yet."""
-  batch = state.hidden.shape[0]
   return state._replace(
-    pending=jnp.zeros((batch, chunk_size - 1, features), dtype),
-    pending_mask=jnp.zeros((batch, chunk_size - 1), bool),
-    fill=jnp.zeros((batch,), jnp.int32),
+    pending=jnp.zeros((batch_size, chunk_size - 1, features), dtype),
+    pending_mask=jnp.zeros((batch_size, chunk_size - 1), bool),
+    fill=jnp.zeros((batch_size,), jnp.int32),
   )
 
 
 def split(
-  x: Tokens, mask: Mask | None, state: MemoryState, chunk_size: int, tail: str
-) -> tuple[Chunks, MemoryState]:
+  x: Tokens, mask: Mask | None, state: State, chunk_size: int, tail: str
+) -> tuple[Chunks, State]:
   """Cuts tokens into chunks, behind those that wait in the state.
 
   Every row has its own number of waiting tokens; the shapes depend on none of them.
@@ -47,7 +57,8 @@ def split(
   Args:
     x: [batch, tokens, features].
     mask: [batch, tokens] bool, or None.
-    state: the state before `x`; with `pending` None nothing waits, and nothing can be held.
+    state: the state before `x`, with the fields `PENDING`; while `pending` is None nothing
+      waits, and nothing can be held.
     chunk_size: tokens per chunk.
     tail: "commit" or "hold", as in `MemoryConfig`.
 
@@ -75,7 +86,7 @@ def split(
     state.fill,
   )
   if tail == "commit":
-    return chunks, empty_pending(state, chunk_size, features, x.dtype)
+    return chunks, empty_pending(state, batch, chunk_size, features, x.dtype)
 
   fill = (state.fill + length) % chunk_size
   waits = _range(chunk_size - 1) >= (chunk_size - 1 - fill)[:, None]

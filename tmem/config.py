@@ -12,6 +12,8 @@ import numpy as np
 READ_QUERIES = ("first", "token")
 TAILS = ("commit", "hold")
 IMPLEMENTATIONS = ("fast", "plain")
+WRITES = ("gaussian", "nearest")
+COORDINATE_HEADS = ("shared", "separate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +29,11 @@ class MemoryConfig:
     sigma_max: upper bound of the spread, or None.
     read_query: "first": the chunk's first token reads for all of them (as published);
       "token": each token reads for itself.
+    write: "gaussian" spreads the content around its coordinate (as published); "nearest" puts it
+      into the nearest cell alone, which leaves the write's coordinate without a gradient.
+    coordinate_heads: "shared": one head finds the place of reads and writes (as published);
+      "separate": each has its own.
+    depthwise: whether the gates see a cell's neighbours (as published) or the cell alone.
     forget_bias: start value of the forget gate's bias. The published 0 halves what is stored
       at every step; 3 keeps 95 % of it.
     tail: what a ragged last chunk does: "commit" zero-pads and writes it (as published),
@@ -51,6 +58,9 @@ class MemoryConfig:
   sigma_min: float | None = None
   sigma_max: float | None = None
   read_query: str = "first"
+  write: str = "gaussian"
+  coordinate_heads: str = "shared"
+  depthwise: bool = True
   forget_bias: float = 3.0
   tail: str = "commit"
   implementation: str = "fast"
@@ -61,7 +71,6 @@ class MemoryConfig:
 
   def __post_init__(self):
     check_int("channels", self.channels)
-    check_int("chunk_size", self.chunk_size)
     object.__setattr__(self, "grid", _checked_grid(self.grid))
     check_finite("sigma_scale", self.sigma_scale, above=0.0)
     check_finite("forget_bias", self.forget_bias)
@@ -71,17 +80,13 @@ class MemoryConfig:
     if None not in (self.sigma_min, self.sigma_max) and self.sigma_min > self.sigma_max:
       raise ValueError(f"sigma_min: {self.sigma_min} is above sigma_max {self.sigma_max}")
     check_choice("read_query", self.read_query, READ_QUERIES)
-    check_choice("tail", self.tail, TAILS)
+    check_choice("write", self.write, WRITES)
+    check_choice("coordinate_heads", self.coordinate_heads, COORDINATE_HEADS)
+    check_choice("depthwise", self.depthwise, (True, False))
     check_choice("implementation", self.implementation, IMPLEMENTATIONS)
     if not isinstance(self.remat, bool):
       check_int("remat", self.remat)
-    for name in ("dtype", "param_dtype", "state_dtype"):
-      object.__setattr__(self, name, checked_float_dtype(name, getattr(self, name)))
-    if self.state_dtype.itemsize < 4:
-      raise ValueError(
-        f"state_dtype: {self.state_dtype} loses what is stored step by step; use float32"
-        " (compute may be bfloat16: set dtype)"
-      )
+    check_stream_fields(self)
 
   @classmethod
   def published(cls, **changes) -> "MemoryConfig":
@@ -109,6 +114,24 @@ class MemoryConfig:
   def from_dict(cls, fields: Mapping[str, Any]) -> "MemoryConfig":
     """Rebuilds a configuration from `to_dict`; raises ValueError on unknown names."""
     return cls(**known_fields(cls, fields))
+
+
+def check_stream_fields(config: Any) -> None:
+  """Checks and normalises what the configuration of every memory has: chunks, tail and types."""
+  check_int("chunk_size", config.chunk_size)
+  check_choice("tail", config.tail, TAILS)
+  for name in ("dtype", "param_dtype", "state_dtype"):
+    object.__setattr__(config, name, checked_float_dtype(name, getattr(config, name)))
+  if config.state_dtype.itemsize < 4:
+    raise ValueError(
+      f"state_dtype: {config.state_dtype} loses what is stored step by step; use float32"
+      " (compute may be bfloat16: set dtype)"
+    )
+  if config.state_dtype.itemsize < config.dtype.itemsize:
+    raise ValueError(
+      f"state_dtype: {config.state_dtype} is narrower than the compute type {config.dtype}; use"
+      f" {config.dtype} for both"
+    )
 
 
 def check_int(name: str, value: Any, minimum: int = 1) -> None:
@@ -143,6 +166,12 @@ def checked_float_dtype(name: str, value: Any) -> np.dtype:
   if dtype != jax.dtypes.canonicalize_dtype(dtype):
     raise ValueError(f"{name}: {dtype} needs jax.config.update('jax_enable_x64', True)")
   return dtype
+
+
+def at_least_float32(dtype: Any) -> np.dtype:
+  """`dtype`, or float32 if it is narrower: for sums and statistics."""
+  dtype = np.dtype(dtype)
+  return dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
 
 
 def to_json_dict(config: Any) -> dict[str, Any]:

@@ -13,6 +13,25 @@ def cell_positions(size: int, dtype=jnp.float32) -> jax.Array:
   return jnp.linspace(-1.0, 1.0, size, dtype=dtype)
 
 
+def nearest_cell(coords: Coords, grid: Grid) -> Coords:
+  """The centre of the cell nearest to each position; no gradient passes.
+
+  Args:
+    coords: [..., axes] in [-1, 1], last grid axis first; values outside are clamped.
+    grid: cells per axis.
+
+  Returns:
+    [..., axes], like `coords`.
+
+  Raises:
+    ValueError: if `coords` has another number of axes than the grid.
+  """
+  _check_axes(coords, grid)
+  last = jnp.asarray(grid[::-1], coords.dtype) - 1
+  index = jnp.round((jnp.clip(coords, -1.0, 1.0) + 1.0) * (0.5 * last))
+  return jax.lax.stop_gradient(index * (2.0 / jnp.maximum(last, 1.0)) - 1.0)
+
+
 def gaussian_factors(coords: Coords, spread: Spread, grid: Grid) -> tuple[jax.Array, ...]:
   """The soft write's Gaussian as one factor per grid axis.
 

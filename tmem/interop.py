@@ -15,10 +15,15 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from tmem.config import MemoryConfig
+from tmem.decoder import METHODS
 from tmem.memory import TensorMemory
-from tmem.models import METHODS, LanguageConfig, LanguageModel
+from tmem.models import LanguageConfig, LanguageModel, SequenceConfig, SequenceModel
 
-MODELS = {"LanguageModel": (LanguageConfig, LanguageModel)}
+MODELS = {
+  "LanguageModel": (LanguageConfig, LanguageModel),
+  "SequenceModel": (SequenceConfig, SequenceModel),
+}
+REFERENCE_METHODS = ("base", "local", "tensor", "tensor_local")
 DERIVED = ("grid_cache",)  # buffers of the authors' state dict that hold no parameters
 
 
@@ -32,12 +37,14 @@ def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
     model: a model of `tmem.models`.
 
   Raises:
-    ValueError: if `model` is of another class.
+    ValueError: if `model` is of another class, or `directory` is a file.
   """
   name = type(model).__name__
   if name not in MODELS:
     raise ValueError(f"model: got {name}, expected one of {', '.join(MODELS)}")
   directory = Path(directory)
+  if directory.exists() and not directory.is_dir():
+    raise ValueError(f"directory: {directory} is a file, expected a folder")
   directory.parent.mkdir(parents=True, exist_ok=True)
   header = {"model": name, "config": model.config.to_dict()}
   arrays = {path: np.asarray(value) for path, value in flat_params(model).items()}
@@ -174,8 +181,9 @@ def _interface(config, params) -> TensorMemory:
 
 def _language_model(config, params) -> LanguageModel:
   method = _required(config, "method")
-  if method not in METHODS:
-    raise ValueError(f"config: got method {method!r}, expected one of {', '.join(METHODS)}")
+  if method not in REFERENCE_METHODS:
+    expected = ", ".join(REFERENCE_METHODS)
+    raise ValueError(f"config: got method {method!r}, expected one of {expected}")
   dtype = _dtype(params, "tok.weight")
   windowed, remembers = METHODS[method]
   scope = config.get("state_scope", "depth") if remembers else "layer"

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem.attention import SelfAttention
-from tmem.cell import MemoryState
-from tmem.memory import TensorMemory
+from tmem.chunks import State
+from tmem.layer_norm import LayerNorm
+from tmem.recurrent import RecurrentMemory
 from tmem.typing import Mask, Tokens
 
 
@@ -45,18 +46,18 @@ class MemoryFusion(nnx.Module):
   def __init__(
     self, features: int, gate_init: float, dropout: float, *, dtype, param_dtype, rngs: nnx.Rngs
   ):
-    self.norm = layer_norm(features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    self.norm = LayerNorm(features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
     self.gate = nnx.Param(jnp.full((), gate_init, param_dtype))
     self.dropout = nnx.Dropout(dropout)
 
   def __call__(
     self,
     x: Tokens,
-    memory: TensorMemory,
-    state: MemoryState,
+    memory: RecurrentMemory,
+    state: State,
     mask: Mask | None = None,
     key: jax.Array | None = None,
-  ) -> tuple[Tokens, MemoryState]:
+  ) -> tuple[Tokens, State]:
     """Returns x + sigmoid(γ) · dropout(memory(LayerNorm(x))), and the state after x."""
     # A block sees its whole input at once: nothing may wait in a state that goes on to another.
     y, state = memory(self.norm(x), state, mask, tail="commit")
@@ -93,9 +94,9 @@ class Block(nnx.Module):
     rngs: nnx.Rngs,
   ):
     types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-    self.attention_norm = layer_norm(features, **types)
+    self.attention_norm = LayerNorm(features, **types)
     self.attention = SelfAttention(features, num_heads, window, **types)
-    self.mlp_norm = layer_norm(features, **types)
+    self.mlp_norm = LayerNorm(features, **types)
     self.mlp = Mlp(features, mlp_features, dropout, **types)
     self.dropout = nnx.Dropout(dropout)
     without = fusion_gate is None
@@ -104,11 +105,11 @@ class Block(nnx.Module):
   def __call__(
     self,
     x: Tokens,
-    memory: TensorMemory | None = None,
-    state: MemoryState | None = None,
+    memory: RecurrentMemory | None = None,
+    state: State | None = None,
     mask: Mask | None = None,
     key: jax.Array | None = None,
-  ) -> tuple[Tokens, MemoryState | None]:
+  ) -> tuple[Tokens, State | None]:
     """[batch, tokens, features] and the memory's state before them -> both after the block."""
     keys = (None, None, None) if key is None else jax.random.split(key, 3)
     attended = self.attention(self.attention_norm(x), mask)
@@ -117,18 +118,6 @@ class Block(nnx.Module):
     if self.fusion is None:
       return x, state
     return self.fusion(x, memory, state, mask, keys[2])
-
-
-def layer_norm(features: int, *, dtype, param_dtype, rngs: nnx.Rngs) -> nnx.LayerNorm:
-  """LayerNorm over the last axis with epsilon 1e-5; the variance in two passes, for exactness."""
-  return nnx.LayerNorm(
-    features,
-    epsilon=1e-5,
-    use_fast_variance=False,
-    dtype=dtype,
-    param_dtype=param_dtype,
-    rngs=rngs,
-  )
 
 
 def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None) -> jax.Array:

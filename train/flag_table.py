@@ -4,7 +4,7 @@ from absl import flags
 
 import tmem
 from data.text import DATASETS, TOKENIZERS
-from tmem.models import METHODS
+from tmem.decoder import METHODS
 from train.parsers import Choice, Grid, Integer, MeshSizes, Number, Remat
 from train.presets import PRESETS
 

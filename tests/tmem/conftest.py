@@ -62,11 +62,23 @@ class Oracle:
     self.config = memory.config
     arrays = jax.tree.map(lambda a: np.asarray(a, np.float64), nnx.to_pure_dict(nnx.state(memory)))
     gates = arrays.pop("gates")
+    axes, width = len(self.config.grid), 2 * self.config.channels
+    gates.setdefault("depthwise", np.zeros((axes, 3, width)) + np.array([[0], [1], [0]]))
+    gates.setdefault("depthwise_bias", np.zeros((axes, width)))
     self.gates = [gates[k] for k in ("depthwise", "depthwise_bias", "pointwise", "pointwise_bias")]
     self.linear = {k: lambda x, v=v: x @ v["kernel"] + v["bias"] for k, v in arrays.items()}
 
-  def coords(self, query):
-    return np.tanh(self.linear["coordinate"](query))
+  def coords(self, query, head="coordinate"):
+    return np.tanh(self.linear[head](query))
+
+  def written_at(self, summary):
+    """Coordinate and spread of a write; the nearest cell is a Gaussian of no width at all."""
+    coords = self.coords(summary)
+    if self.config.write == "gaussian":
+      return coords, self.spread(summary)
+    axes = [np.linspace(-1.0, 1.0, n) for n in self.config.grid[::-1]]
+    nearest = [a[np.argmin(np.abs(a - c))] for a, c in zip(axes, coords, strict=True)]
+    return np.array(nearest), 0.0
 
   def spread(self, summary):
     config, raw = self.config, self.linear["spread"](summary)[0]
@@ -78,6 +90,7 @@ class Oracle:
     """y [tokens, features], hidden and cell after [tokens, features], the tail committed."""
     config, size = self.config, self.config.chunk_size
     length, features = x.shape
+    read_head = "read_coordinate" if config.coordinate_heads == "separate" else "coordinate"
     mask = np.ones(length, bool) if mask is None else mask
     x = np.where(mask[:, None], np.asarray(x, np.float64), 0.0)
     empty = np.zeros((*config.grid, config.channels))
@@ -89,12 +102,12 @@ class Oracle:
         continue
       for t in positions:
         query = t if config.read_query == "token" else positions[0]
-        y[t] = self.linear["output"](sample(hidden, self.coords(x[query])))
+        y[t] = self.linear["output"](sample(hidden, self.coords(x[query], read_head)))
       chunk = np.zeros((size, features))
       chunk[: min(size, length - start)] = x[start : start + size]
       w = self.linear["summary"](chunk.reshape(-1))
       hidden, cell = update(
-        self.gates, hidden, cell, self.linear["content"](w), self.coords(w), self.spread(w)
+        self.gates, hidden, cell, self.linear["content"](w), *self.written_at(w)
       )
     return y, hidden, cell
 

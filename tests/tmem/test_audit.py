@@ -15,7 +15,8 @@ import pytest
 from flax import nnx
 
 from tmem import MemoryConfig, audit, interop
-from tmem.models import METHODS, LanguageConfig, LanguageModel
+from tmem.decoder import METHODS
+from tmem.models import LanguageConfig, LanguageModel
 
 TOKENS = np.random.default_rng(0).integers(0, 5, size=(2, 9)).astype(np.int32)
 LEAKING = {"state_scope": "depth", "allow_future_leak": True}

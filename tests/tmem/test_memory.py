@@ -42,6 +42,31 @@ def call(memory, compiled):
   return compiled(memory)
 
 
+@pytest.mark.parametrize(
+  "choice",
+  [{"write": "nearest"}, {"coordinate_heads": "separate"}, {"depthwise": False}],
+  ids=lambda choice: next(iter(choice)),
+)
+def test_each_part_that_can_be_exchanged_matches_the_numpy_memory(
+  choice, randomised, compiled, reference
+):
+  memory = randomised(lambda: make(**choice))
+  x = random_tokens(11)
+  y, state = compiled(memory)(x, memory.init_state(2))
+  assert_matches(reference, memory, y, state, x)
+
+
+def test_a_write_into_the_nearest_cell_leaves_all_others(randomised):
+  """With gates that keep a cell unless something is written there."""
+  memory = make(write="nearest", grid=(4, 4), chunk_size=1)
+  x = random_tokens(1, batch=1)
+  _, state = memory(x, memory.init_state(1))
+  at = np.tanh(memory.coordinate(x[0, 0]))[::-1]
+  nearest = tuple(np.rint((at + 1) / 2 * 3).astype(int))
+  changed = np.argwhere(np.abs(state.cell[0]).max(axis=-1) > 0)
+  assert [tuple(cell) for cell in changed] == [nearest]
+
+
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 31])
 def test_any_length_matches_the_numpy_memory(length, memory, call, reference):
   x = random_tokens(length)

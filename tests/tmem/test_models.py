@@ -11,7 +11,8 @@ from flax import nnx
 
 from tmem import MemoryConfig
 from tmem.audit import future_influence
-from tmem.models import METHODS, LanguageConfig, LanguageModel
+from tmem.decoder import METHODS
+from tmem.models import LanguageConfig, LanguageModel
 from tmem.transformer import MemoryFusion
 
 # Four chunks of three and a ragged end.
@@ -53,9 +54,14 @@ def tokens():
 
 
 def test_the_methods():
-  assert tuple(METHODS) == ("base", "local", "tensor", "tensor_local")
-  assert [m for m, parts in METHODS.items() if parts.remembers] == ["tensor", "tensor_local"]
-  assert [m for m, parts in METHODS.items() if parts.windowed] == ["local", "tensor_local"]
+  assert {name: tuple(parts) for name, parts in METHODS.items()} == {
+    "base": (False, None),
+    "local": (True, None),
+    "slots": (False, "slots"),
+    "slots_local": (True, "slots"),
+    "tensor": (False, "memory"),
+    "tensor_local": (True, "memory"),
+  }
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -305,3 +311,22 @@ def test_a_memory_in_a_block_holds_nothing_back(models, tokens):
     for tail in ("commit", "hold")
   ]
   np.testing.assert_allclose(*logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["slots_local", "tensor_local"])
+def test_bfloat16_needs_no_silent_promotion(method, tokens):
+  config = dataclasses.replace(SMALL, method=method, dtype="bfloat16")
+  with jax.numpy_dtype_promotion("strict"):
+    model = LanguageModel(config, rngs=nnx.Rngs(0))
+    logits = jax.eval_shape(model, tokens)
+    states = jax.eval_shape(lambda: model.init_states(2))
+  assert logits.dtype == jnp.float32
+  assert {leaf.dtype for leaf in jax.tree.leaves(states)} == {jnp.dtype(jnp.float32)}
+
+
+def test_lists_do_for_tokens_and_masks_and_there_may_be_no_token(models, tokens):
+  model, call = models(method="tensor_local")
+  mask = np.arange(LENGTH) < 9
+  as_lists = model(tokens.tolist(), mask=[mask.tolist()] * 3)
+  np.testing.assert_allclose(as_lists[:, :9], call(tokens)[:, :9], atol=1e-5)
+  assert model(np.zeros((2, 0), np.int32)).shape == (2, 0, VOCABULARY)

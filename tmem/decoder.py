@@ -1,0 +1,251 @@
+"""Causal blocks around one shared memory: what the causal models have in common."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.config import (
+  MemoryConfig,
+  check_choice,
+  check_finite,
+  check_int,
+  checked_float_dtype,
+  known_fields,
+  to_json_dict,
+)
+from tmem.layer_norm import LayerNorm
+from tmem.memory import TensorMemory
+from tmem.recurrent import RecurrentMemory
+from tmem.slots import SlotConfig, SlotMemory
+from tmem.transformer import Block
+from tmem.typing import Mask, Tokens
+
+
+class Method(NamedTuple):
+  """What a named method is made of: attention in a window or not, and a name of `MEMORIES`."""
+
+  windowed: bool
+  memory: str | None
+
+
+METHODS = {
+  "base": Method(windowed=False, memory=None),
+  "local": Method(windowed=True, memory=None),
+  "slots": Method(windowed=False, memory="slots"),
+  "slots_local": Method(windowed=True, memory="slots"),
+  "tensor": Method(windowed=False, memory="memory"),
+  "tensor_local": Method(windowed=True, memory="memory"),
+}
+# By the field of the configuration that describes it.
+MEMORIES = {"memory": (MemoryConfig, TensorMemory), "slots": (SlotConfig, SlotMemory)}
+STATE_SCOPES = ("layer", "depth")
+States = tuple[NamedTuple, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+  """Sizes and composition of causal blocks.
+
+  Attributes:
+    features: size of a token (d_model), a multiple of `num_heads`.
+    num_heads: attention heads.
+    num_layers: blocks.
+    mlp_features: width of the MLP; None means four times `features`.
+    max_length: number of learned positions, the longest input.
+    method: a name of `METHODS`.
+    window: visible tokens of windowed attention, the query's own included.
+    dropout: rate in [0, 1).
+    memory: configuration of the Tensor Memory shared by all blocks that use it. Its `dtype` and
+      `param_dtype` give way to the model's; its `tail` is "commit".
+    slots: configuration of the slot memory, the other kind.
+    memory_every_n_layers: blocks 0, n, 2n, … use the memory.
+    state_scope: "layer" gives each block a state of its own. "depth" hands one state from block
+      to block, as published: then later tokens reach earlier ones.
+    allow_future_leak: permits `state_scope="depth"`, to reproduce the published setting.
+    gate_init: start of the fusion gates γ; sigmoid(γ) scales the memory's output.
+    dtype: compute type, of the memory's projections too.
+    param_dtype: type of the parameters.
+
+  Raises:
+    ValueError: naming the field, what came and what is right.
+  """
+
+  features: int = 128
+  num_heads: int = 4
+  num_layers: int = 3
+  mlp_features: int | None = None
+  max_length: int = 256
+  method: str = "tensor_local"
+  window: int = 16
+  dropout: float = 0.0
+  memory: MemoryConfig = dataclasses.field(default_factory=MemoryConfig)
+  slots: SlotConfig = dataclasses.field(default_factory=SlotConfig)
+  memory_every_n_layers: int = 1
+  state_scope: str = "layer"
+  allow_future_leak: bool = False
+  gate_init: float = 0.0
+  dtype: Any = jnp.float32
+  param_dtype: Any = jnp.float32
+
+  def __post_init__(self):
+    sizes = ("features", "num_heads", "num_layers", "max_length", "window")
+    for name in (*sizes, "memory_every_n_layers"):
+      check_int(name, getattr(self, name))
+    if self.mlp_features is None:
+      object.__setattr__(self, "mlp_features", 4 * self.features)
+    check_int("mlp_features", self.mlp_features)
+    if self.features % self.num_heads:
+      raise ValueError(f"features: {self.features} is not a multiple of num_heads {self.num_heads}")
+    check_choice("method", self.method, tuple(METHODS))
+    check_choice("state_scope", self.state_scope, STATE_SCOPES)
+    for name, (kind, _) in MEMORIES.items():
+      if not isinstance(getattr(self, name), kind):
+        raise ValueError(f"{name}: got {getattr(self, name)!r}, expected a {kind.__name__}")
+    check_finite("gate_init", self.gate_init)
+    check_finite("dropout", self.dropout)
+    if not 0.0 <= self.dropout < 1.0:
+      raise ValueError(f"dropout: got {self.dropout!r}, expected a rate in [0, 1)")
+    for name in ("dtype", "param_dtype"):
+      object.__setattr__(self, name, checked_float_dtype(name, getattr(self, name)))
+    if not self.causal and not self.allow_future_leak:
+      raise ValueError(
+        "state_scope: 'depth' lets later tokens influence earlier ones, so a causal model"
+        " with it sees the future; use 'layer', or set allow_future_leak=True to reproduce the"
+        " published setting"
+      )
+
+  @property
+  def attention_window(self) -> int | None:
+    """Visible tokens of the attention, or None for all before a token."""
+    return self.window if METHODS[self.method].windowed else None
+
+  @property
+  def memory_layers(self) -> tuple[int, ...]:
+    """Indices of the blocks that use the memory."""
+    remembers = METHODS[self.method].memory is not None
+    return tuple(range(0, self.num_layers, self.memory_every_n_layers)) if remembers else ()
+
+  @property
+  def causal(self) -> bool:
+    """Whether no output depends on a later token, by construction."""
+    return self.state_scope == "layer" or METHODS[self.method].memory is None
+
+  def to_dict(self) -> dict[str, Any]:
+    """The fields as JSON values; `from_dict` is the inverse."""
+    return to_json_dict(self)
+
+  @classmethod
+  def from_dict(cls, fields: Mapping[str, Any]) -> "DecoderConfig":
+    """Rebuilds a configuration from `to_dict`; raises ValueError on unknown names."""
+    fields = known_fields(cls, fields)
+    for name, (kind, _) in MEMORIES.items():
+      if name in fields:
+        fields[name] = kind.from_dict(fields[name])
+    return cls(**fields)
+
+
+class Decoder(nnx.Module):
+  """Causal pre-norm blocks; a model extends it with what comes before and after them.
+
+  One memory serves all blocks that use it; each has a LayerNorm and a fusion gate of its own
+  and, in scope "layer", a state of its own.
+
+  Args:
+    config: sizes and composition.
+    rngs: source of the initial parameters.
+  """
+
+  def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+    self.config = config
+    types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
+    self.blocks = nnx.List(
+      Block(
+        config.features,
+        config.num_heads,
+        config.attention_window,
+        config.mlp_features,
+        config.dropout,
+        config.gate_init if layer in config.memory_layers else None,
+        **types,
+      )
+      for layer in range(config.num_layers)
+    )
+    self.norm = LayerNorm(config.features, **types)
+    self.memory = _make_memory(config, rngs=rngs)
+
+  @property
+  def causal(self) -> bool:
+    """Whether no output depends on a later token, by construction."""
+    return self.config.causal
+
+  def init_states(self, batch_size: int, tail: str = "commit") -> States:
+    """Empty memories of `batch_size` streams: one for each block that has a state of its own.
+
+    Args:
+      batch_size: rows, >= 1.
+      tail: "hold" adds room for the tokens of an unfinished chunk.
+    """
+    count = len(self.config.memory_layers)
+    if self.config.state_scope == "depth":
+      count = min(count, 1)
+    return tuple(self.memory.init_state(batch_size, tail) for _ in range(count))
+
+  def decode(
+    self, x: Tokens, states: States, mask: Mask | None = None, key: jax.Array | None = None
+  ) -> tuple[Tokens, States]:
+    """Runs the blocks.
+
+    Args:
+      x: [batch, tokens, features], embedded tokens.
+      states: the memories before them, as from `init_states`.
+      mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
+      key: dropout is on iff a key is given.
+
+    Returns:
+      `(x, states)`: [batch, tokens, features] behind the last norm, and the memories after.
+    """
+    config = self.config
+    keys = [None] * config.num_layers if key is None else jax.random.split(key, config.num_layers)
+    states = list(states)
+    for layer, block in enumerate(self.blocks):
+      if layer in config.memory_layers:
+        own = config.memory_layers.index(layer) if config.state_scope == "layer" else 0
+        x, states[own] = block(x, self.memory, states[own], mask, keys[layer])
+      else:
+        x, _ = block(x, mask=mask, key=keys[layer])
+    return self.norm(x), tuple(states)
+
+  def fusion_gates(self) -> dict[str, float]:
+    """sigmoid(γ) of each block that uses the memory."""
+    return {
+      f"block_{layer}": float(jax.nn.sigmoid(self.blocks[layer].fusion.gate[...]))
+      for layer in self.config.memory_layers
+    }
+
+  def state_bytes(self) -> int:
+    """Bytes one stream must keep to go on: keys and values in reach, and memory states."""
+    config = self.config
+    reach = config.max_length if config.attention_window is None else config.window
+    keys_and_values = config.num_layers * 2 * config.features * (reach - 1) * config.dtype.itemsize
+    states = jax.eval_shape(lambda: self.init_states(1, tail="hold"))
+    return keys_and_values + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(states))
+
+
+def _make_memory(config: DecoderConfig, *, rngs: nnx.Rngs) -> RecurrentMemory | None:
+  """The memory of a method, in the model's types; None for a method without one."""
+  name = METHODS[config.method].memory
+  if name is None:
+    return None
+  own = getattr(config, name)
+  own = dataclasses.replace(
+    own,
+    tail="commit",
+    dtype=config.dtype,
+    param_dtype=config.param_dtype,
+    state_dtype=max(own.state_dtype, config.dtype, key=lambda dtype: dtype.itemsize),
+  )
+  return MEMORIES[name][1](own, config.features, rngs=rngs)
