@@ -4,11 +4,11 @@ import pytest
 
 from train import flags
 from train.errors import FlagError
-from train.presets import PRESETS
+from train.language_flags import COMMAND, PRESETS
 
 
 def parse(tmp_path, *arguments):
-  return flags.parse(["language", f"--workdir={tmp_path / 'run'}", *arguments])
+  return flags.parse(COMMAND, ["language", f"--workdir={tmp_path / 'run'}", *arguments])
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -112,13 +112,13 @@ def test_depth_scope_needs_the_leak_to_be_allowed(tmp_path):
 
 def test_the_workdir_is_required():
   with pytest.raises(FlagError, match=r"--workdir: missing"):
-    flags.parse(["language"])
+    flags.parse(COMMAND, ["language"])
 
 
 def test_help_names_every_flag_with_its_default(capsys):
-  assert flags.parse(["language", "--helpshort"], "Usage.") is None
+  assert flags.parse(COMMAND, ["language", "--helpshort"], "Usage.") is None
   shown = capsys.readouterr().out
-  declared = [name for name in flags.define() if not name.startswith("help")]
+  declared = [name for name in flags.define(COMMAND) if not name.startswith("help")]
   assert len(declared) > 40
   for name in declared:
     assert f"--{name}" in shown or f"--[no]{name}" in shown, name

@@ -14,6 +14,7 @@ PROGRAM = """
 import json, sys
 import jax, numpy as np
 from train import flags, language_task
+from train.language_flags import COMMAND
 from train.losses import language_loss
 from train.evaluate import make_evaluate
 from train.optim import learning_rate_schedule, make_optimizer
@@ -22,7 +23,7 @@ from train.sharding import make_mesh, put_local_batch
 from train.state import make_setup, make_train_step
 
 def run(mesh_text, arguments):
-  config = flags.parse(["language", *arguments])
+  config = flags.parse(COMMAND, ["language", *arguments])
   task = language_task.make_task(config, language_task.load_corpus(config.data))
   mesh = make_mesh(mesh_sizes(mesh_text), config.run.batch_size // config.optim.accumulate)
   optimizer = make_optimizer(config.optim)
