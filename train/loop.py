@@ -255,25 +255,16 @@ class _Loop:
     return self.checkpoints.restore_params(self.setup.abstract.params)
 
   def _write_result(self, params: Any, best_step: int, metrics: dict[str, float]) -> dict[str, Any]:
-    progress = self.progress
-    facts = self.task.describe(nnx.merge(self.setup.graphdef, params))
-    content = {
-      "task": self.task.name,
-      "preset": self.run.preset,
-      "seed": self.run.seed,
-      "steps": progress.step,
-      "best_step": best_step,
-      "stopped_early": progress.step < self.run.steps,
-      "skipped_steps": progress.skipped,
-      "params": result.count(params),
-      f"{self.task.item}_per_second": progress.items_per_second(),
-      "peak_memory_bytes": result.peak_memory_bytes(),
-      "wall_seconds": progress.wall_seconds + time.monotonic() - self.since,
-      "versions": result.versions(),
-      "protocol": self.task.protocol,
-      **facts,
-      **metrics,
-    }
+    content = result.make(
+      self.task,
+      self.run,
+      self.progress,
+      params=params,
+      best_step=best_step,
+      facts=self.task.describe(nnx.merge(self.setup.graphdef, params)),
+      metrics=metrics,
+      wall_seconds=self.progress.wall_seconds + time.monotonic() - self.since,
+    )
     self._plot()
     if self.is_main:
       outputs.write_json(self.run.workdir / outputs.RESULT, content)
