@@ -78,7 +78,7 @@ class _Loop:
     self.state, self.progress = self._restore()
     self.saved = (self.progress.step, self.progress.settled)
     self.unread = None  # metrics of the newest step, read only when the next one is under way
-    self.is_compiled = False
+    self.compiled = set()  # shapes of batches that a step has been made with
 
   def run_to_end(self, record: dict[str, Any]) -> dict[str, Any] | None:
     """Trains until the run ends or is asked to stop."""
@@ -135,10 +135,11 @@ class _Loop:
     self._read_metrics()
     self.unread = metrics
     self.progress.step += 1
-    if self.is_compiled:
+    shapes = frozenset((name, rows.shape) for name, rows in batch.items())
+    if shapes in self.compiled:
       self.progress.train_seconds += time.monotonic() - began
       self.progress.train_items += self.task.items_per_batch
-    self.is_compiled = True
+    self.compiled.add(shapes)
 
   def _read_metrics(self) -> None:
     if self.unread is None:
@@ -208,7 +209,7 @@ class _Loop:
     self.saved = (self.progress.step, self.progress.settled)
 
   def _export(self, params: Any) -> None:
-    if self.is_main:
+    if self.is_main and self.task.export is not None:
       model = nnx.merge(self.setup.graphdef, params)
       self.task.export(self.run.workdir / outputs.MODEL, model)
 
