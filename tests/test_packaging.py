@@ -1,7 +1,9 @@
 """What a user who installs the library gets."""
 
+import ast
 import configparser
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +32,24 @@ def test_metadata_and_requirement_files_name_the_same_versions():
   )
   files = [ROOT / "requirements.txt", ROOT / "requirements-dev.txt"]
   assert declared == requirement_lines(*(path.read_text(encoding="utf-8") for path in files))
+
+
+def imported_packages(path):
+  """Packages that a source file imports, wherever in it; its own and Python's are left out."""
+  found = set()
+  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    if isinstance(node, ast.Import):
+      found |= {alias.name.partition(".")[0] for alias in node.names}
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+      found.add(node.module.partition(".")[0])
+  return found - {"tmem"} - sys.stdlib_module_names
+
+
+def test_the_wheel_asks_for_what_the_library_imports():
+  lines = requirement_lines(metadata()["options"]["install_requires"])
+  declared = {re.match(r"[\w.-]+", line)[0] for line in lines}
+  sources = (ROOT / "tmem").rglob("*.py")
+  assert declared == set().union(*(imported_packages(path) for path in sources))
 
 
 def test_wheel_holds_only_the_library(tmp_path):

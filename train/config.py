@@ -1,4 +1,4 @@
-"""What a run needs to know, as frozen dataclasses. `train.flags` makes them from flags."""
+"""What a run needs to know, as frozen dataclasses. Each command makes its own from its flags."""
 
 import dataclasses
 from pathlib import Path
@@ -57,10 +57,10 @@ class RunConfig:
 
   Attributes:
     workdir: where everything is written.
-    preset: name of the preset it started from.
     seed: seed of parameters, data order and dropout.
     batch_size: global batch size in sequences.
     steps: all steps.
+    preset: name of the preset it started from, if any.
     eval_every: steps between evaluations on the validation split.
     eval_tokens: tokens of the validation split that those evaluations read; 0 means all. The
       final result is always of the whole split.
@@ -74,10 +74,10 @@ class RunConfig:
   """
 
   workdir: Path
-  preset: str
   seed: int
   batch_size: int
   steps: int
+  preset: str | None = None
   eval_every: int = 100
   eval_tokens: int = 0
   log_every: int = 10

@@ -1,121 +1,145 @@
-"""Every flag of `train.language`, by group: how it is parsed, its default, its help."""
+"""The flags that commands share, by group. Each command chooses its own defaults and more flags."""
 
-from absl import flags
+from collections.abc import Mapping, Sequence
 
 import tmem
-from data.text import DATASETS, TOKENIZERS
-from tmem.decoder import METHODS
-from train.parsers import Choice, Grid, Integer, MeshSizes, Number, Remat
-from train.presets import PRESETS
+from tmem.config import COORDINATE_HEADS, IMPLEMENTATIONS, READ_QUERIES, WRITES
+from tmem.decoder import STATE_SCOPES
+from tmem.slots import SlotConfig
+from train.command import Flag
+from train.parsers import TEXT, Boolean, Choice, Grid, Integer, MeshSizes, Number, Remat
 
-MODES = ("train", "eval", "generate")
 _MEMORY = tmem.MemoryConfig()
-_TEXT = flags.ArgumentParser()
+_SLOTS = SlotConfig()
 
-# name: (parser, default where no preset sets it, help)
-TASK = {
-  "workdir": (_TEXT, None, "Folder of the run: everything is written there. Required."),
-  "preset": (Choice(PRESETS), PRESETS[0], "Set of defaults; those shown here are quickstart's."),
-  "method": (
-    Choice(tuple(METHODS)),
-    None,
-    "Attention over everything or a window, with or without Tensor Memory.",
-  ),
-  "mode": (Choice(MODES), "train", "Train (or resume), evaluate the best checkpoint, or generate."),
-  "seed": (Integer(0, 2**31 - 1), 0, "Seed of parameters, data order, dropout and sampling."),
-  "dataset": (Choice(tuple(DATASETS)), None, "Text to train on; stdlib needs no download."),
-  "data_dir": (_TEXT, None, "Folder of downloaded datasets; without it, $TMEM_DATA_DIR."),
-  "data_path": (_TEXT, None, "File or folder of --dataset=text."),
-  "tokenizer": (Choice(TOKENIZERS), None, "Default: the dataset's usual one."),
+# Where and what for. A flag whose default is None has to get one from the command that uses it,
+# unless it may stay without.
+WORKDIR = Flag(
+  TEXT,
+  None,
+  "Folder of the run: everything is written there. Required.",
+  "the folder of the run, as in --workdir=runs/a",
+)
+SEED = Flag(Integer(0, 2**31 - 1), 0, "Seed of parameters, data order, dropout and sampling.")
+DATA_DIR = Flag(TEXT, None, "Folder of downloaded datasets; without it, $TMEM_DATA_DIR.")
+MODES = {"train": "Train (or resume)", "eval": "evaluate the best checkpoint"}
+
+
+def mode_flag(modes: Mapping[str, str]) -> Flag:
+  """The flag "mode".
+
+  Args:
+    modes: what each does, by name; "train" among them, which is the default.
+
+  Returns:
+    The flag.
+  """
+  *first, last = modes.values()
+  return Flag(Choice(tuple(modes)), "train", f"{', '.join(first)}, or {last}.")
+
+
+def preset_flag(presets: Sequence[str]) -> Flag:
+  """The flag "preset".
+
+  Args:
+    presets: names of the presets, the usual one first.
+
+  Returns:
+    The flag.
+  """
+  return Flag(
+    Choice(tuple(presets)),
+    presets[0],
+    f"Set of defaults; those shown here are {presets[0]}'s.",
+  )
+
+
+BLOCKS = {
+  "num_layers": Flag(Integer(1), None, "Transformer blocks."),
+  "features": Flag(Integer(1), None, "Width of the model."),
+  "num_heads": Flag(Integer(1), None, "Attention heads; they divide --features."),
+  "mlp_features": Flag(Integer(0), 0, "Width of the MLP; 0 means four times --features."),
 }
-MODEL = {
-  "num_layers": (Integer(1), None, "Transformer blocks."),
-  "features": (Integer(1), None, "Width of the model."),
-  "num_heads": (Integer(1), None, "Attention heads; they divide --features."),
-  "mlp_features": (Integer(0), 0, "Width of the MLP; 0 means four times --features."),
-  "max_length": (Integer(1), None, "Tokens per training sequence."),
-  "window": (Integer(1), None, "Tokens a query sees, itself included, in the local methods."),
-  "dropout": (Number(0, 1), None, "Dropout rate."),
-  "dtype": (Choice(("float32", "bfloat16")), "float32", "Compute type; parameters are float32."),
+COMPUTE = {
+  "dropout": Flag(Number(0, 1), None, "Dropout rate."),
+  "dtype": Flag(
+    Choice(("float32", "bfloat16")), "float32", "Compute type; parameters are float32."
+  ),
 }
 MEMORY = {
-  "memory_channels": (Integer(1), None, "Features per voxel."),
-  "grid": (Grid(), None, "Voxel grid, depth, height, width."),
-  "chunk_size": (Integer(1), None, "Tokens per memory step."),
-  "forget_bias": (Number(), None, "Start value of the forget gate's bias."),
-  "read_query": (
-    Choice(("first", "token")),
+  "memory_channels": Flag(Integer(1), None, "Features per voxel."),
+  "grid": Flag(Grid(), None, "Voxel grid, depth, height, width."),
+  "chunk_size": Flag(Integer(1), None, "Tokens per memory step."),
+  "forget_bias": Flag(Number(), None, "Start value of the forget gate's bias."),
+  "read_query": Flag(
+    Choice(READ_QUERIES),
     _MEMORY.read_query,
     "Who reads: the chunk's first token for all, or each token.",
   ),
-  "sigma_scale": (Number(0, open_low=True), _MEMORY.sigma_scale, "Factor on the write's spread."),
-  "sigma_min": (Number(0, open_low=True), _MEMORY.sigma_min, "Lower bound of the spread."),
-  "sigma_max": (Number(0, open_low=True), _MEMORY.sigma_max, "Upper bound of the spread."),
-  "memory_implementation": (
-    Choice(("fast", "plain")),
-    "fast",
+  "memory_write": Flag(
+    Choice(WRITES), _MEMORY.write, "A Gaussian around the coordinate, or the nearest cell alone."
+  ),
+  "coordinate_heads": Flag(
+    Choice(COORDINATE_HEADS), _MEMORY.coordinate_heads, "One for reads and writes, or two."
+  ),
+  "depthwise": Flag(Boolean(), _MEMORY.depthwise, "Whether the gates see a cell's neighbours."),
+  "sigma_scale": Flag(
+    Number(0, open_low=True), _MEMORY.sigma_scale, "Factor on the write's spread."
+  ),
+  "sigma_min": Flag(Number(0, open_low=True), _MEMORY.sigma_min, "Lower bound of the spread."),
+  "sigma_max": Flag(Number(0, open_low=True), _MEMORY.sigma_max, "Upper bound of the spread."),
+  "memory_implementation": Flag(
+    Choice(IMPLEMENTATIONS),
+    _MEMORY.implementation,
     "Hand-written backward pass, or autodiff of the plain scan.",
   ),
-  "remat": (Remat(), False, "Recompute memory steps in the backward pass to save memory."),
-  "memory_every_n_layers": (Integer(1), 1, "Every n-th block has memory."),
-  "state_scope": (
-    Choice(("layer", "depth")),
+  "remat": Flag(Remat(), False, "Recompute memory steps in the backward pass to save memory."),
+  "slot_count": Flag(Integer(1), _SLOTS.count, "Slots of the methods with slots."),
+  "memory_every_n_layers": Flag(Integer(1), 1, "Every n-th block has memory."),
+  "state_scope": Flag(
+    Choice(STATE_SCOPES),
     "layer",
     "One state per block, or one handed from block to block (not causal).",
   ),
-  "gate_init": (Number(), 0.0, "Start value of the fusion gate's logit."),
+  "gate_init": Flag(Number(), 0.0, "Start value of the fusion gate's logit."),
 }
 OPTIM = {
-  "learning_rate": (Number(0, open_low=True), None, "Peak learning rate."),
-  "warmup_steps": (Integer(0), None, "Steps of linear warm-up; a cosine follows."),
-  "final_lr_fraction": (Number(0, 1.000001), 0.1, "Final learning rate over the peak."),
-  "steps": (Integer(1), None, "Steps in all; the cosine ends there."),
-  "batch_size": (Integer(1), None, "Sequences per step, over all devices."),
-  "accumulate": (Integer(1), 1, "Micro-batches per step; they divide --batch_size."),
-  "weight_decay": (Number(0), 0.1, "Decoupled weight decay, on matrices only."),
-  "clip_norm": (Number(0), 1.0, "Largest gradient norm; 0 turns clipping off."),
-  "b1": (Number(0, 1), 0.9, "AdamW: decay of the first moment."),
-  "b2": (Number(0, 1), 0.99, "AdamW: decay of the second moment."),
+  "learning_rate": Flag(Number(0, open_low=True), None, "Peak learning rate."),
+  "warmup_steps": Flag(Integer(0), None, "Steps of linear warm-up; a cosine follows."),
+  "final_lr_fraction": Flag(Number(0, 1.000001), 0.1, "Final learning rate over the peak."),
+  "steps": Flag(Integer(1), None, "Steps in all; the cosine ends there."),
+  "batch_size": Flag(Integer(1), None, "Sequences per step, over all devices."),
+  "accumulate": Flag(Integer(1), 1, "Micro-batches per step; they divide --batch_size."),
+  "weight_decay": Flag(Number(0), 0.1, "Decoupled weight decay, on matrices only."),
+  "clip_norm": Flag(Number(0), 1.0, "Largest gradient norm; 0 turns clipping off."),
+  "b1": Flag(Number(0, 1), 0.9, "AdamW: decay of the first moment."),
+  "b2": Flag(Number(0, 1), 0.99, "AdamW: decay of the second moment."),
 }
 RUN = {
-  "log_every": (Integer(1), None, "Steps between lines of metrics.jsonl."),
-  "eval_every": (Integer(1), None, "Steps between evaluations on the validation split."),
-  "eval_tokens": (
+  "log_every": Flag(Integer(1), None, "Steps between lines of metrics.jsonl."),
+  "eval_every": Flag(Integer(1), None, "Steps between evaluations on the validation split."),
+  "eval_tokens": Flag(
     Integer(0),
     None,
     "Tokens those evaluations read, 0 for all; the final result is always of the whole split.",
   ),
-  "checkpoint_every": (Integer(1), None, "Steps between checkpoints."),
-  "keep": (Integer(1), 2, "Newest checkpoints to keep, besides the best."),
-  "patience": (Integer(0), 0, "Evaluations without improvement before stopping; 0 means never."),
-  "max_skipped_steps": (Integer(0), 10, "Stop when more steps than this were not finite."),
-  "stop_at": (Integer(0), 0, "Save and end at this step, to be resumed; 0 means never."),
-  "mesh": (MeshSizes(), "data:-1,fsdp:1", "Devices per mesh axis."),
-}
-SAMPLE = {
-  "prompt": (
-    _TEXT,
-    None,
-    "Text to continue with --mode=generate; without it, the start of the validation text.",
+  "checkpoint_every": Flag(Integer(1), None, "Steps between checkpoints."),
+  "keep": Flag(Integer(1), 2, "Newest checkpoints to keep, besides the best."),
+  "patience": Flag(
+    Integer(0), 0, "Evaluations without improvement before stopping; 0 means never."
   ),
-  "temperature": (Number(0), 0.8, "0 takes the likeliest token."),
-  "top_k": (Integer(0), 0, "Sample among the k likeliest tokens; 0 means all."),
-  "sample_tokens": (Integer(1), None, "Tokens to generate."),
+  "max_skipped_steps": Flag(Integer(0), 10, "Stop when more steps than this were not finite."),
+  "stop_at": Flag(Integer(0), 0, "Save and end at this step, to be resumed; 0 means never."),
+  "mesh": Flag(MeshSizes(), "data:-1,fsdp:1", "Devices per mesh axis."),
 }
-SWITCHES = {
-  "allow_future_leak": "Allow --state_scope=depth although it lets tokens see later ones.",
-  "debug": "Show the stack trace of an error.",
-}
-GROUPS = {
-  "Task": TASK,
-  "Model": MODEL,
-  "Memory": MEMORY,
-  "Optimisation": OPTIM,
-  "Run": RUN,
-  "Generation": SAMPLE,
-}
-VALUES = {**TASK, **MODEL, **MEMORY, **OPTIM, **RUN, **SAMPLE}
+SWITCHES = {"debug": "Show the stack trace of an error."}
 
+# Flags of MEMORY that are not named like the fields they set, by field.
+RENAMED = {
+  "channels": "memory_channels",
+  "write": "memory_write",
+  "implementation": "memory_implementation",
+}
 # Belong to one process, not to the run: never stored.
 OF_THE_PROCESS = ("workdir", "mode", "debug", "stop_at")
 # May differ when a run is resumed; everything else decides what is computed. `steps` does: the
@@ -123,7 +147,6 @@ OF_THE_PROCESS = ("workdir", "mode", "debug", "stop_at")
 MAY_CHANGE = (
   *OF_THE_PROCESS,
   "data_dir",
-  "data_path",
   "memory_implementation",
   "remat",
   "log_every",
@@ -131,7 +154,4 @@ MAY_CHANGE = (
   "keep",
   "max_skipped_steps",
   "mesh",
-  *SAMPLE,
 )
-# What a trained model does not depend on, by what it is used for.
-USE_MAY_CHANGE = {"train": (), "eval": ("batch_size", "seed"), "generate": ("seed",)}

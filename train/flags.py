@@ -1,89 +1,84 @@
-"""Flags of `train.language` and `train.report`; the only place where flags become configuration.
+"""Reads the flags of a command; the only place where flags are defined.
 
 Values come from the command line, then, when a run is resumed, from its `config.json`, then from
-the preset. `$TMEM_DATA_DIR` stands in for a `--data_dir` that neither of the first two has.
+the preset, then from the defaults.
 """
 
-import os
 import re
+import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-import tmem
-from tmem.models import LanguageConfig
-from train import config, outputs
+from train import outputs
+from train.command import Command, Flag
 from train.errors import FlagError, RunError
-from train.flag_table import GROUPS, MAY_CHANGE, OF_THE_PROCESS, SWITCHES, USE_MAY_CHANGE, VALUES
-from train.parsers import mesh_sizes
-from train.presets import PRESETS, preset_values
 
 # A name of two words, perhaps with the value that switches it on.
 _FIELD = re.compile(r"(?<!-)\b(?P<field>[a-z0-9]+_\w+)\b(=True)?")
 
 
-def define() -> flags.FlagValues:
-  """Declares all flags; the defaults are those of the first preset."""
-  values, preset = flags.FlagValues(), preset_values(PRESETS[0])
-  for name, (parser, default, text) in VALUES.items():
-    flags.DEFINE(parser, name, preset.get(name, default), text, values, _Serializer())
-  for name, text in SWITCHES.items():
+def define(command: Command) -> flags.FlagValues:
+  """Declares all flags of a command; the defaults are those of its usual preset."""
+  values, defaults = flags.FlagValues(), command.values()
+  for name, flag in command.flags.items():
+    flags.DEFINE(flag.parser, name, defaults[name], flag.help, values, _Serializer())
+  for name, text in command.switches.items():
     flags.DEFINE_boolean(name, False, text, values)
   return values
 
 
-def parse(argv: Sequence[str], usage: str = "") -> config.LanguageRun | None:
-  """Turns the command line into the configuration of a language run.
+def parse(command: Command, argv: Sequence[str], usage: str = "") -> Any:
+  """Turns the command line into the configuration of a command.
 
   Args:
+    command: the command.
     argv: the command line, program name first.
     usage: text above the help.
 
   Returns:
-    The configuration, or None if help was asked for (and printed).
+    What `command.build` makes of it, or None if help was asked for (and printed).
 
   Raises:
     FlagError: naming the flag, what came and what is right.
     RunError: if the workdir's configuration cannot be read.
   """
-  values = define()
+  values = define(command)
   if _read(values, argv):
-    print(help_text(usage))
+    print(help_text(command, usage))
     return None
-  given = {name: values[name].value for name in (*VALUES, *SWITCHES) if values[name].present}
-  if not given.get("workdir"):
-    raise FlagError("--workdir: missing, expected the folder of the run, as in --workdir=runs/a")
-  return build(_resolve(given))
+  given = {name: values[name].value for name in command.names if values[name].present}
+  for name, flag in command.flags.items():
+    if flag.missing and not given.get(name):
+      raise FlagError(f"--{name}: missing, expected {flag.missing}")
+  return _build(command, _resolve(command, given))
 
 
-def parse_report(argv: Sequence[str], usage: str = "") -> tuple[list[Path], Path | None] | None:
-  """Turns the command line into what `train.report` compares.
+def _build(command: Command, values: dict[str, Any]) -> Any:
+  """Makes the configuration from every flag's value; raises FlagError if they do not fit."""
+  try:
+    return command.build(values)
+  except ValueError as error:
+    fields = {**command.renamed, **{name: name for name in values}}
+    raise FlagError(_with_flags(str(error), fields)) from error
+
+
+def command_line(command: Command, workdir: Path, stored: Mapping[str, Any]) -> str:
+  """The command that makes a run again.
 
   Args:
-    argv: the command line, program name first.
-    usage: text above the help.
+    command: the command.
+    workdir: folder of the run.
+    stored: value of every flag that `config.json` holds.
 
   Returns:
-    (folders of the runs, folder to write to or None), or None if help was asked for (and printed).
-
-  Raises:
-    FlagError: naming the flag, what came and what is right.
+    The command as it is typed into a shell.
   """
-  values = flags.FlagValues()
-  flags.DEFINE_list("workdirs", [], "Folders of the runs.", values)
-  flags.DEFINE_string("output", None, "Folder for report.md and losses.png.", values)
-  flags.DEFINE_boolean("debug", False, "Show the stack trace of an error.", values)
-  if _read(values, argv):
-    print(f"{usage}\n{values.get_help()}")
-    return None
-  if not values.workdirs:
-    raise FlagError("--workdirs: missing, expected folders of runs, as in --workdirs=runs/a,runs/b")
-  return [Path(workdir) for workdir in values.workdirs], Path(
-    values.output
-  ) if values.output else None
+  options = [f"--{name}={as_text(value)}" for name, value in stored.items() if value is not None]
+  return shlex.join(["python", "-m", f"train.{command.name}", f"--workdir={workdir}", *options])
 
 
 def _read(values: flags.FlagValues, argv: Sequence[str]) -> bool:
@@ -101,20 +96,24 @@ def _read(values: flags.FlagValues, argv: Sequence[str]) -> bool:
   return False
 
 
-def help_text(usage: str) -> str:
+def help_text(command: Command, usage: str) -> str:
   """The help: usage, then every flag by group with its default."""
-  defaults, lines = preset_values(PRESETS[0]), [usage.strip(), ""]
-  for title, group in GROUPS.items():
+  defaults, lines = command.values(), [usage.strip(), ""]
+  for title, group in command.groups.items():
     lines.append(f"{title}:")
-    for name, (parser, default, text) in group.items():
-      default = defaults.get(name, default)
-      shown = "" if default is None else f" (default: {_Serializer().serialize(default)})"
-      kind = f" [{parser.syntactic_help}]" if parser.syntactic_help else ""
-      lines += _entry(f"--{name}", f"{text}{kind}{shown}")
-  lines.append("Switches:")
-  for name, text in SWITCHES.items():
+    for name, flag in group.items():
+      lines += _entry(f"--{name}", _described(flag, defaults[name]))
+  if command.switches:
+    lines.append("Switches:")
+  for name, text in command.switches.items():
     lines += _entry(f"--[no]{name}", text)
   return "\n".join(lines)
+
+
+def _described(flag: Flag, default: Any) -> str:
+  shown = "" if default is None else f" (default: {as_text(default)})"
+  kind = f" [{flag.parser.syntactic_help}]" if flag.parser.syntactic_help else ""
+  return f"{flag.help}{kind}{shown}"
 
 
 def _entry(name: str, text: str) -> list[str]:
@@ -124,24 +123,22 @@ def _entry(name: str, text: str) -> list[str]:
   return [first, *wrapped[1:]] if len(name) <= 23 else [f"  {name}", *wrapped]
 
 
-def _resolve(given: dict[str, Any]) -> dict[str, Any]:
+def _resolve(command: Command, given: dict[str, Any]) -> dict[str, Any]:
   """Every flag's value: given, or of the run in the workdir, or of the preset."""
-  workdir = Path(given["workdir"])
-  if workdir.exists() and not workdir.is_dir():
-    raise FlagError(f"--workdir={workdir}: is a file, expected a folder")
-  mode = given.get("mode", "train")
-  saved = _saved_flags(workdir)
+  defaults = command.values(given.get("preset"))
+  if "workdir" not in given:
+    return defaults | given
+  workdir, mode = Path(given["workdir"]), given.get("mode", "train")
+  saved = _saved_flags(command, workdir)
   if saved is None and mode != "train":
     raise RunError(f"--workdir={workdir}: no run there to {mode} from; train one first")
-  defaults = {name: default for name, (_, default, _) in VALUES.items()}
-  defaults |= dict.fromkeys(SWITCHES, False) | preset_values(given.get("preset", PRESETS[0]))
   # A preset on the command line means the whole command: everything must agree. Without it, and
-  # to evaluate or generate, what is not given is as the run has it.
+  # to use what was trained, what is not given is as the run has it.
   base = saved if saved is not None and (mode != "train" or "preset" not in given) else {}
   values = {**defaults, **base, **given}
-  may_change = (*MAY_CHANGE, *USE_MAY_CHANGE[mode])
+  may_change = (*command.may_change, *command.use_may_change.get(mode, ()))
   for name in saved or ():
-    changed = _plain(values.get(name)) != _plain(saved[name])
+    changed = plain(values.get(name)) != plain(saved[name])
     if changed and name not in may_change and (mode == "train" or name in given):
       raise FlagError(
         f"--{name}: the run in {workdir} was started with {as_text(saved[name])}, this command has"
@@ -150,127 +147,44 @@ def _resolve(given: dict[str, Any]) -> dict[str, Any]:
   return values
 
 
-def _saved_flags(workdir: Path) -> dict[str, Any] | None:
-  record = outputs.read_json(workdir / outputs.CONFIG)
+def _saved_flags(command: Command, workdir: Path) -> dict[str, Any] | None:
+  """Flags of the run in a folder, or None if there is no run."""
+  if workdir.exists() and not workdir.is_dir():
+    raise FlagError(f"--workdir={workdir}: is a file, expected a folder")
+  path = workdir / outputs.CONFIG
+  record = outputs.read_json(path)
   if record is None:
     return None
-  known = (*VALUES, *SWITCHES)
-  saved = record.get("flags")
-  if not isinstance(saved, dict) or any(name not in known for name in saved):
-    raise RunError(
-      f"{workdir / outputs.CONFIG}: not written by this version; use another --workdir"
-    )
+  task, saved = record.get("task", command.name), record.get("flags")
+  if task != command.name:
+    raise RunError(f"{path}: of a run of train.{task}; use another --workdir")
+  if not isinstance(saved, dict) or any(name not in command.names for name in saved):
+    raise RunError(f"{path}: not written by this version; use another --workdir")
   try:
-    return {name: _parse_saved(name, value) for name, value in saved.items()}
+    return {name: _parse_saved(command, name, value) for name, value in saved.items()}
   except ValueError as error:
-    raise RunError(
-      f"{workdir / outputs.CONFIG}: {error}; restore it or use another --workdir"
-    ) from error
+    raise RunError(f"{path}: {error}; restore it or use another --workdir") from error
 
 
-def _parse_saved(name: str, value: Any) -> Any:
+def _parse_saved(command: Command, name: str, value: Any) -> Any:
   """Reads a stored value with its flag's own parser; raises ValueError saying what is right."""
-  if name in SWITCHES:
+  if name in command.switches:
     if not isinstance(value, bool):
       raise ValueError(f"--{name}={value!r}: expected true or false")
     return value
-  parser, default, _ = VALUES[name]
-  if value is None and default is None and name not in preset_values(PRESETS[0]):
+  if value is None and command.values()[name] is None:
     return None
   try:
-    return parser.parse(as_text(value))
+    return command.flags[name].parser.parse(as_text(value))
   except ValueError as error:
     raise ValueError(f"--{name}={as_text(value)}: {error}") from None
 
 
-def build(values: dict[str, Any]) -> config.LanguageRun:
-  """Makes the configuration from every flag's value.
-
-  Args:
-    values: value of every flag by name.
-
-  Returns:
-    The configuration.
-
-  Raises:
-    FlagError: if values do not fit together.
-  """
-  if values["batch_size"] % values["accumulate"]:
-    raise FlagError(
-      f"--accumulate={values['accumulate']}: does not divide --batch_size={values['batch_size']}"
-    )
-  if values["warmup_steps"] > values["steps"]:
-    raise FlagError(f"--warmup_steps={values['warmup_steps']}: more than --steps={values['steps']}")
-  if values["dataset"] == "text" and not values["data_path"]:
-    raise FlagError("--data_path: missing, --dataset=text needs a file or a folder")
-  # The variable belongs to the machine, not to the run: it is not stored with the flags.
-  data_dir = values["data_dir"] or os.environ.get("TMEM_DATA_DIR") or None
-  workdir, mesh = Path(values["workdir"]), mesh_sizes(values["mesh"])
-  return config.LanguageRun(
-    mode=values["mode"],
-    data=_pick(config.DataConfig, values, data_dir=data_dir),
-    model=_model(values),
-    optim=_pick(config.OptimConfig, values),
-    run=_pick(config.RunConfig, values, workdir=workdir, mesh=mesh),
-    sample=_pick(config.SampleConfig, values, tokens=values["sample_tokens"]),
-    flags={name: _plain(value) for name, value in values.items() if name not in OF_THE_PROCESS},
-  )
-
-
-def _pick(cls: type, values: dict[str, Any], **more: Any) -> Any:
-  """Makes a dataclass from the flags named like its fields, and from `more`."""
-  named = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-  return cls(**{**named, **more})
-
-
-def _model(values: dict[str, Any]) -> LanguageConfig:
-  renamed = {"channels": "memory_channels", "implementation": "memory_implementation"}
-  shared = (
-    "grid",
-    "chunk_size",
-    "forget_bias",
-    "read_query",
-    "sigma_scale",
-    "sigma_min",
-    "sigma_max",
-    "remat",
-    "dtype",
-  )
-  model = (
-    "features",
-    "num_heads",
-    "num_layers",
-    "max_length",
-    "method",
-    "window",
-    "dropout",
-    "memory_every_n_layers",
-    "state_scope",
-    "allow_future_leak",
-    "gate_init",
-    "dtype",
-  )
-  try:
-    memory = tmem.MemoryConfig(
-      **{field: values[flag] for field, flag in renamed.items()},
-      **{name: values[name] for name in shared},
-    )
-    return LanguageConfig(
-      vocab_size=1,
-      mlp_features=values["mlp_features"] or None,
-      memory=memory,
-      **{name: values[name] for name in model},
-    )
-  except ValueError as error:
-    raise FlagError(_with_flags(str(error), {**renamed, **dict.fromkeys(values)})) from error
-
-
-def _with_flags(message: str, renamed: dict[str, str | None]) -> str:
+def _with_flags(message: str, fields: Mapping[str, str]) -> str:
   """A model's error with flags in place of its fields, as far as a field cannot be a plain word."""
 
   def as_flag(match: re.Match) -> str:
-    field = match["field"]
-    return f"--{renamed[field] or field}" if field in renamed else match[0]
+    return f"--{fields[match['field']]}" if match["field"] in fields else match[0]
 
   return re.sub(r"^(?P<field>\w+)(?=:)", as_flag, _FIELD.sub(as_flag, message))
 
@@ -285,5 +199,6 @@ def as_text(value: Any) -> str:
   return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+  """A value as JSON has it."""
   return list(value) if isinstance(value, tuple) else value

@@ -7,7 +7,6 @@
 The same command again resumes a run that was stopped. A flag overrides the preset.
 """
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from tmem.models import LanguageModel
 from train import cli, flags, generate, inference, language_task, loop, outputs, result
 from train.config import LanguageRun
 from train.evaluate import make_evaluate
+from train.language_flags import COMMAND
 from train.sharding import make_mesh
 
 SPLITS = ("valid", "test")
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
   Args:
     argv: the command line, program name first.
   """
-  config = flags.parse(argv, __doc__)
+  config = flags.parse(COMMAND, argv, __doc__)
   if config is not None:
     {"train": train, "eval": evaluate, "generate": write}[config.mode](config)
 
@@ -46,10 +46,9 @@ def train(config: LanguageRun) -> None:
   fingerprint = language_task.check_same_text(config, corpus)
   outputs.write_json(workdir / outputs.TOKENIZER, corpus.tokenizer.to_dict())
   task = language_task.make_task(config, corpus)
-  options = [f"--{k}={flags.as_text(v)}" for k, v in config.flags.items() if v is not None]
   record = {
     "task": task.name,
-    "command": shlex.join(["python", "-m", "train.language", f"--workdir={workdir}", *options]),
+    "command": flags.command_line(COMMAND, workdir, config.flags),
     "flags": config.flags,
     "model": language_task.model_config(config, corpus).to_dict(),
     "data": fingerprint,

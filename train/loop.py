@@ -78,7 +78,7 @@ class _Loop:
     self.state, self.progress = self._restore()
     self.saved = (self.progress.step, self.progress.settled)
     self.unread = None  # metrics of the newest step, read only when the next one is under way
-    self.is_compiled = False
+    self.compiled = set()  # shapes of batches that a step has been made with
 
   def run_to_end(self, record: dict[str, Any]) -> dict[str, Any] | None:
     """Trains until the run ends or is asked to stop."""
@@ -135,10 +135,11 @@ class _Loop:
     self._read_metrics()
     self.unread = metrics
     self.progress.step += 1
-    if self.is_compiled:
+    shapes = frozenset((name, rows.shape) for name, rows in batch.items())
+    if shapes in self.compiled:
       self.progress.train_seconds += time.monotonic() - began
       self.progress.train_items += self.task.items_per_batch
-    self.is_compiled = True
+    self.compiled.add(shapes)
 
   def _read_metrics(self) -> None:
     if self.unread is None:
@@ -208,7 +209,7 @@ class _Loop:
     self.saved = (self.progress.step, self.progress.settled)
 
   def _export(self, params: Any) -> None:
-    if self.is_main:
+    if self.is_main and self.task.export is not None:
       model = nnx.merge(self.setup.graphdef, params)
       self.task.export(self.run.workdir / outputs.MODEL, model)
 
@@ -255,25 +256,16 @@ class _Loop:
     return self.checkpoints.restore_params(self.setup.abstract.params)
 
   def _write_result(self, params: Any, best_step: int, metrics: dict[str, float]) -> dict[str, Any]:
-    progress = self.progress
-    facts = self.task.describe(nnx.merge(self.setup.graphdef, params))
-    content = {
-      "task": self.task.name,
-      "preset": self.run.preset,
-      "seed": self.run.seed,
-      "steps": progress.step,
-      "best_step": best_step,
-      "stopped_early": progress.step < self.run.steps,
-      "skipped_steps": progress.skipped,
-      "params": result.count(params),
-      f"{self.task.item}_per_second": progress.items_per_second(),
-      "peak_memory_bytes": result.peak_memory_bytes(),
-      "wall_seconds": progress.wall_seconds + time.monotonic() - self.since,
-      "versions": result.versions(),
-      "protocol": self.task.protocol,
-      **facts,
-      **metrics,
-    }
+    content = result.make(
+      self.task,
+      self.run,
+      self.progress,
+      params=params,
+      best_step=best_step,
+      facts=self.task.describe(nnx.merge(self.setup.graphdef, params)),
+      metrics=metrics,
+      wall_seconds=self.progress.wall_seconds + time.monotonic() - self.since,
+    )
     self._plot()
     if self.is_main:
       outputs.write_json(self.run.workdir / outputs.RESULT, content)

@@ -6,6 +6,9 @@ from typing import Any
 
 from absl import flags
 
+TEXT = flags.ArgumentParser()
+TEXTS = flags.ListParser()  # with commas between; a text in quotes may have commas itself
+
 
 class Integer(flags.ArgumentParser):
   """An integer in a range."""
@@ -68,6 +71,50 @@ class Choice(flags.ArgumentParser):
     if argument not in self.names:
       raise ValueError(f"expected {self.syntactic_help}")
     return argument
+
+
+class Boolean(flags.ArgumentParser):
+  """True or false, as a value."""
+
+  syntactic_help = "true or false"
+
+  def parse(self, argument: Any) -> bool:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    words = {"false": False, "true": True}
+    if str(argument).lower() not in words:
+      raise ValueError(f"expected {self.syntactic_help}")
+    return words[str(argument).lower()]
+
+
+class WordOr(flags.ArgumentParser):
+  """A word with a meaning of its own, or what another parser reads."""
+
+  def __init__(self, word: str, parser: flags.ArgumentParser):
+    self.word, self.parser = word, parser
+    self.syntactic_help = f"{word}, or {parser.syntactic_help}"
+
+  def parse(self, argument: Any) -> Any:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    try:
+      return argument if argument == self.word else self.parser.parse(argument)
+    except ValueError:
+      raise ValueError(f"expected {self.syntactic_help}") from None
+
+
+class Several(flags.ArgumentParser):
+  """One or more values that another parser reads, with commas between."""
+
+  def __init__(self, parser: flags.ArgumentParser):
+    self.parser = parser
+    self.syntactic_help = f"with commas between, {parser.syntactic_help}"
+
+  def parse(self, argument: Any) -> tuple[Any, ...]:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    parts = argument if isinstance(argument, (tuple, list)) else argument.split(",")
+    try:
+      return tuple(self.parser.parse(part) for part in parts)
+    except ValueError:
+      raise ValueError(f"expected {self.syntactic_help}") from None
 
 
 class Grid(flags.ArgumentParser):

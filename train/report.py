@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train import cli, flags, outputs, result
+from train import cli, flag_table, flags, outputs, result
+from train.command import Command, Flag
 from train.errors import RunError
+from train.parsers import TEXT, TEXTS
 from train.plots import plot_losses
 
 # Heading, key in result.json, format.
@@ -27,13 +29,37 @@ COLUMNS = (
 )
 
 
+def build(values: dict[str, Any]) -> tuple[list[Path], Path | None]:
+  """Makes (folders of the runs, folder to write to or None) from every flag's value."""
+  output = values["output"]
+  return [Path(workdir) for workdir in values["workdirs"]], Path(output) if output else None
+
+
+COMMAND = Command(
+  name="report",
+  groups={
+    "Runs": {
+      "workdirs": Flag(
+        TEXTS,
+        None,
+        "Folders of the runs. Required.",
+        "folders of runs, as in --workdirs=runs/a,runs/b",
+      ),
+      "output": Flag(TEXT, None, "Folder for report.md and losses.png."),
+    }
+  },
+  build=build,
+  switches=flag_table.SWITCHES,
+)
+
+
 def main(argv: Sequence[str]) -> None:
   """Prints the comparison and writes `losses.png` and `report.md`.
 
   Args:
     argv: the command line, program name first.
   """
-  parsed = flags.parse_report(argv, __doc__)
+  parsed = flags.parse(COMMAND, argv, __doc__)
   if parsed is None:
     return
   workdirs, folder = parsed

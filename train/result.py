@@ -11,7 +11,10 @@ from typing import Any
 import jax
 
 from train import outputs
+from train.config import RunConfig
 from train.errors import RunError
+from train.progress import Progress
+from train.task import Task
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
 
@@ -40,6 +43,51 @@ def peak_memory_bytes() -> int:
 def count(params: Any) -> int:
   """Number of parameters."""
   return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def make(
+  task: Task,
+  run: RunConfig,
+  progress: Progress,
+  *,
+  params: Any,
+  best_step: int,
+  facts: Mapping[str, Any],
+  metrics: Mapping[str, float],
+  wall_seconds: float,
+) -> dict[str, Any]:
+  """Puts together the result of a run that has ended.
+
+  Args:
+    task: what was trained.
+    run: how the run proceeded.
+    progress: where it ended.
+    params: the best parameters.
+    best_step: their step.
+    facts: what `task.describe` says about the model with them.
+    metrics: what was measured of it, as `<split>_<metric>`.
+    wall_seconds: time spent in all.
+
+  Returns:
+    Content of `result.json`.
+  """
+  return {
+    "task": task.name,
+    "preset": run.preset,
+    "seed": run.seed,
+    "steps": progress.step,
+    "best_step": best_step,
+    "stopped_early": progress.step < run.steps,
+    "skipped_steps": progress.skipped,
+    "params": count(params),
+    f"{task.item}_per_second": progress.items_per_second(),
+    "peak_memory_bytes": peak_memory_bytes(),
+    "wall_seconds": wall_seconds,
+    "versions": versions(),
+    "protocol": task.protocol,
+    **facts,
+    **metrics,
+  }
 
 
 def read(workdir: Path) -> dict[str, Any] | None:

@@ -79,7 +79,9 @@ def tree_shardings(tree: Any, mesh: Mesh, min_size: int = MIN_SHARDED_SIZE) -> A
   return jax.tree.map(rule, tree)
 
 
-def put_local_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+def put_local_batch(
+  batch: Mapping[str, np.ndarray | jax.Array], mesh: Mesh
+) -> dict[str, jax.Array]:
   """Puts this host's rows of a batch on the devices.
 
   Args:
@@ -89,14 +91,12 @@ def put_local_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, ja
   Returns:
     Global arrays [rows of all hosts, ...].
   """
-  sharding = batch_sharding(mesh)
-  return {
-    name: jax.make_array_from_process_local_data(sharding, np.asarray(rows))
-    for name, rows in batch.items()
-  }
+  return jax.make_array_from_process_local_data(batch_sharding(mesh), dict(batch))
 
 
-def put_global_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+def put_global_batch(
+  batch: Mapping[str, np.ndarray | jax.Array], mesh: Mesh
+) -> dict[str, jax.Array]:
   """Puts a batch that every host has in full on the devices, each its share.
 
   Args:
@@ -106,5 +106,4 @@ def put_global_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, j
   Returns:
     Global arrays of the same shapes.
   """
-  sharding = batch_sharding(mesh)
-  return {name: jax.device_put(np.asarray(rows), sharding) for name, rows in batch.items()}
+  return jax.device_put(dict(batch), batch_sharding(mesh))

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 from flax import nnx
 
 from train.losses import Sums
 
-HostBatch = Mapping[str, np.ndarray]
+HostBatch = Mapping[str, np.ndarray | jax.Array]
 
 
 class TrainBatches(Iterator[HostBatch], Protocol):
@@ -35,13 +36,13 @@ class Task:
     protocol: name of the evaluation protocol, for the result.
     build: makes the model from random streams; all its variables are `nnx.Param`.
     loss_fn: `loss_fn(model, batch, key)` returns sums over the batch, with "loss" and "weight"
-      among them; `key` is None in evaluation.
+      among them; `key` is None in evaluation. What else is summed is for evaluation only.
     train_batches: makes the iterator over training batches, from the first.
     eval_batches: `eval_batches(split, limit)`: the split's batches of items, of about the
       first `limit` of them unless it is 0.
     metrics: `metrics(means, split)`: what is reported, "loss" among it.
     describe: facts about a trained model for the result.
-    export: `export(folder, model)` writes the model where other programs find it.
+    export: `export(folder, model)` writes the model where other programs find it, or None.
   """
 
   name: str
@@ -55,4 +56,4 @@ class Task:
   eval_batches: Callable[[str, int], Iterable[HostBatch]]
   metrics: Callable[[dict[str, float], str], dict[str, float]]
   describe: Callable[[nnx.Module], dict[str, Any]]
-  export: Callable[[Path, nnx.Module], None]
+  export: Callable[[Path, nnx.Module], None] | None

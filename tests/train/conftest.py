@@ -121,9 +121,11 @@ def start(compilation_cache):
 def config(options, tmp_path_factory):
   """The configuration of the tiny run, with changed flags."""
   from train import flags
+  from train.language_flags import COMMAND
 
   def make(**changes):
-    return flags.parse(["language", *options(tmp_path_factory.mktemp("w") / "x", **changes)])
+    workdir = tmp_path_factory.mktemp("w") / "x"
+    return flags.parse(COMMAND, ["language", *options(workdir, **changes)])
 
   return make
 

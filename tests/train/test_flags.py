@@ -4,11 +4,11 @@ import pytest
 
 from train import flags
 from train.errors import FlagError
-from train.presets import PRESETS
+from train.language_flags import COMMAND, PRESETS
 
 
 def parse(tmp_path, *arguments):
-  return flags.parse(["language", f"--workdir={tmp_path / 'run'}", *arguments])
+  return flags.parse(COMMAND, ["language", f"--workdir={tmp_path / 'run'}", *arguments])
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -24,8 +24,8 @@ def test_presets_say_what_they_promise(tmp_path):
   quick = parse(tmp_path)
   model, memory = quick.model, quick.model.memory
   assert (model.num_layers, model.features, model.num_heads, model.max_length) == (2, 128, 4, 256)
-  assert (model.window, memory.chunk_size, memory.forget_bias, memory.channels) == (16, 2, 3.0, 16)
-  assert (memory.grid, quick.run.batch_size, quick.optim.learning_rate) == ((4, 4, 4), 8, 1e-3)
+  assert (model.window, memory.chunk_size, memory.forget_bias, memory.channels) == (16, 1, 3.0, 32)
+  assert (memory.grid, quick.run.batch_size, quick.optim.learning_rate) == ((3, 3, 3), 8, 2e-3)
   paper = parse(tmp_path, "--preset=paper")
   model, memory = paper.model, paper.model.memory
   assert (model.num_layers, model.features, model.num_heads, model.max_length) == (8, 384, 8, 512)
@@ -72,7 +72,7 @@ def test_every_memory_flag_arrives(tmp_path):
     ("--learning_rate=-1", r"--learning_rate=-1: expected a finite number above 0"),
     ("--learning_rate=nan", r"--learning_rate=nan: expected a finite number above 0"),
     ("--dropout=1", r"--dropout=1: expected a finite number of at least 0 and below 1"),
-    ("--method=lstm", r"--method=lstm: expected one of base, local, tensor, tensor_local"),
+    ("--method=lstm", r"--method=lstm: expected one of base, local, slots, slots_local, tensor, tensor_local"),
     ("--preset=huge", r"--preset=huge: expected one of quickstart, cpu, smoke, paper"),
     ("--dataset=imagenet", r"--dataset=imagenet: expected one of stdlib, "),
     ("--mode=fly", r"--mode=fly: expected one of train, eval, generate"),
@@ -112,17 +112,17 @@ def test_depth_scope_needs_the_leak_to_be_allowed(tmp_path):
 
 def test_the_workdir_is_required():
   with pytest.raises(FlagError, match=r"--workdir: missing"):
-    flags.parse(["language"])
+    flags.parse(COMMAND, ["language"])
 
 
 def test_help_names_every_flag_with_its_default(capsys):
-  assert flags.parse(["language", "--helpshort"], "Usage.") is None
+  assert flags.parse(COMMAND, ["language", "--helpshort"], "Usage.") is None
   shown = capsys.readouterr().out
-  declared = [name for name in flags.define() if not name.startswith("help")]
+  declared = [name for name in flags.define(COMMAND) if not name.startswith("help")]
   assert len(declared) > 40
   for name in declared:
     assert f"--{name}" in shown or f"--[no]{name}" in shown, name
-  assert "(default: 4,4,4)" in shown
+  assert "(default: 3,3,3)" in shown
   assert all(len(line) <= 100 for line in shown.splitlines())
 
 

@@ -14,6 +14,7 @@ from tmem import audit, interop
 from tmem.models import LanguageConfig, LanguageModel
 from train import cli, flags, generate, language, language_task
 from train.errors import FlagError, RunError
+from train.language_flags import COMMAND
 
 RESULT_KEYS = {
   "task", "method", "dataset", "tokenizer", "preset", "seed", "steps", "params", "causal",
@@ -116,7 +117,8 @@ def test_any_tokenizer_continues_the_prompt_and_needs_none(run, bare, tmp_path, 
   write(prompt="grid cell")
   assert re.match("grid cell[ \n]" if tokenizer == "word" else "grid cell", capsys.readouterr().out)
   write()
-  corpus = language_task.load_corpus(flags.parse(["language", f"--workdir={workdir}"]).data)
+  config = flags.parse(COMMAND, ["language", f"--workdir={workdir}"])
+  corpus = language_task.load_corpus(config.data)
   start = corpus.tokenizer.decode(corpus.valid[:16])
   assert capsys.readouterr().out.startswith(start)
   assert len(start) > 10

@@ -6,7 +6,13 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from train.errors import FlagError
-from train.sharding import make_mesh, tree_shardings
+from train.sharding import (
+  batch_sharding,
+  make_mesh,
+  put_global_batch,
+  put_local_batch,
+  tree_shardings,
+)
 
 EIGHT = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 # Trains the tiny model for a few steps on a mesh and prints what came out.
@@ -14,6 +20,7 @@ PROGRAM = """
 import json, sys
 import jax, numpy as np
 from train import flags, language_task
+from train.language_flags import COMMAND
 from train.losses import language_loss
 from train.evaluate import make_evaluate
 from train.optim import learning_rate_schedule, make_optimizer
@@ -22,7 +29,7 @@ from train.sharding import make_mesh, put_local_batch
 from train.state import make_setup, make_train_step
 
 def run(mesh_text, arguments):
-  config = flags.parse(["language", *arguments])
+  config = flags.parse(COMMAND, ["language", *arguments])
   task = language_task.make_task(config, language_task.load_corpus(config.data))
   mesh = make_mesh(mesh_sizes(mesh_text), config.run.batch_size // config.optim.accumulate)
   optimizer = make_optimizer(config.optim)
@@ -65,6 +72,18 @@ def test_one_device_is_a_mesh_of_one():
 def test_a_mesh_that_does_not_divide_the_devices_is_refused(sizes, message):
   with pytest.raises(FlagError, match=message):
     make_mesh(sizes, 1)
+
+
+@pytest.mark.parametrize("put", [put_local_batch, put_global_batch])
+def test_rows_that_lie_on_the_devices_stay_there(put):
+  mesh = make_mesh((1, 1), 1)
+  rows = np.arange(6).reshape(2, 3)
+  there = jax.device_put(rows, batch_sharding(mesh))
+  found = put({"host": rows, "device": there}, mesh)
+  assert found["device"].unsafe_buffer_pointer() == there.unsafe_buffer_pointer()
+  for array in found.values():
+    assert array.sharding == batch_sharding(mesh)
+    np.testing.assert_array_equal(array, rows)
 
 
 class EightByFsdp:

@@ -1,0 +1,139 @@
+"""The flags of `train.language`, their presets, and the configuration they make."""
+
+from typing import Any
+
+from data.text import DATASETS, TOKENIZERS
+from tmem.decoder import METHODS
+from tmem.models import LanguageConfig
+from train import configure, flag_table
+from train.command import Command, Flag, columns
+from train.config import DataConfig, LanguageRun, SampleConfig
+from train.errors import FlagError
+from train.parsers import TEXT, Choice, Integer, Number
+
+PRESETS = ("quickstart", "cpu", "smoke", "paper")
+TASK = {
+  "workdir": flag_table.WORKDIR,
+  "preset": flag_table.preset_flag(PRESETS),
+  "method": Flag(
+    Choice(tuple(METHODS)),
+    None,
+    "Attention over everything or a window; without memory, with slots, or with Tensor Memory.",
+  ),
+  "mode": flag_table.mode_flag({**flag_table.MODES, "generate": "generate"}),
+  "seed": flag_table.SEED,
+  "dataset": Flag(Choice(tuple(DATASETS)), None, "Text to train on; stdlib needs no download."),
+  "data_dir": flag_table.DATA_DIR,
+  "data_path": Flag(TEXT, None, "File or folder of --dataset=text."),
+  "tokenizer": Flag(Choice(TOKENIZERS), None, "Default: the dataset's usual one."),
+}
+MODEL = {
+  **flag_table.BLOCKS,
+  "max_length": Flag(Integer(1), None, "Tokens per training sequence."),
+  "window": Flag(Integer(1), None, "Tokens a query sees, itself included, in the local methods."),
+  **flag_table.COMPUTE,
+}
+SAMPLE = {
+  "prompt": Flag(
+    TEXT,
+    None,
+    "Text to continue with --mode=generate; without it, the start of the validation text.",
+  ),
+  "temperature": Flag(Number(0), 0.8, "0 takes the likeliest token."),
+  "top_k": Flag(Integer(0), 0, "Sample among the k likeliest tokens; 0 means all."),
+  "sample_tokens": Flag(Integer(1), None, "Tokens to generate."),
+}
+
+# One column per preset; a flag given on the command line overrides its row.
+#
+# quickstart  Memory against its baseline in minutes on two CPU cores.
+# cpu         One block more, trained twice as long.
+# smoke       Seconds: does everything work?
+# paper       The sizes and the memory of arXiv 2605.27686, one state per block (causal).
+TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
+  "dataset": ("stdlib", "stdlib", "stdlib", "wikitext2"),
+  "method": ("tensor_local", "tensor_local", "tensor_local", "tensor_local"),
+  # Model.
+  "num_layers": (2, 3, 2, 8),
+  "features": (128, 128, 32, 384),
+  "num_heads": (4, 4, 2, 8),
+  "max_length": (256, 256, 32, 512),
+  "window": (16, 16, 8, 64),
+  "dropout": (0.0, 0.0, 0.1, 0.2),
+  # Memory.
+  "memory_channels": (32, 32, 4, 32),
+  "grid": ((3, 3, 3), (3, 3, 3), (2, 2, 2), (8, 8, 8)),
+  "chunk_size": (1, 1, 2, 16),
+  "forget_bias": (3.0, 3.0, 3.0, 0.0),
+  "memory_every_n_layers": (2, 2, 1, 1),
+  # Optimisation.
+  "batch_size": (8, 8, 4, 32),
+  "learning_rate": (2e-3, 2e-3, 1e-3, 3e-4),
+  "steps": (600, 1200, 8, 10_000),
+  "warmup_steps": (100, 100, 2, 1000),
+  # Rhythm.
+  "log_every": (20, 20, 2, 50),
+  "eval_every": (150, 200, 4, 500),
+  "eval_tokens": (32_768, 65_536, 2048, 0),
+  "checkpoint_every": (150, 200, 4, 500),
+  # Generation.
+  "sample_tokens": (300, 300, 40, 200),
+}
+
+
+def build(values: dict[str, Any]) -> LanguageRun:
+  """Makes the configuration from every flag's value.
+
+  Args:
+    values: value of every flag by name.
+
+  Returns:
+    The configuration.
+
+  Raises:
+    FlagError: if values do not fit together.
+    ValueError: if the model refuses them.
+  """
+  optim = configure.optim_config(values)
+  if values["dataset"] == "text" and not values["data_path"]:
+    raise FlagError("--data_path: missing, --dataset=text needs a file or a folder")
+  model = configure.pick(
+    LanguageConfig,
+    values,
+    vocab_size=1,
+    mlp_features=values["mlp_features"] or None,
+    memory=configure.memory_config(values),
+    slots=configure.slot_config(values),
+  )
+  return LanguageRun(
+    mode=values["mode"],
+    data=configure.pick(DataConfig, values, data_dir=configure.data_dir(values)),
+    model=model,
+    optim=optim,
+    run=configure.run_config(values),
+    sample=configure.pick(SampleConfig, values, tokens=values["sample_tokens"]),
+    flags=configure.stored(values),
+  )
+
+
+COMMAND = Command(
+  name="language",
+  groups={
+    "Task": TASK,
+    "Model": MODEL,
+    "Memory": flag_table.MEMORY,
+    "Optimisation": flag_table.OPTIM,
+    "Run": flag_table.RUN,
+    "Generation": SAMPLE,
+  },
+  build=build,
+  switches={
+    "allow_future_leak": "Allow --state_scope=depth although it lets tokens see later ones.",
+    **flag_table.SWITCHES,
+  },
+  presets=columns(PRESETS, TABLE),
+  may_change=(*flag_table.MAY_CHANGE, "data_path", *SAMPLE),
+  # What a trained model does not depend on.
+  use_may_change={"eval": ("batch_size", "seed"), "generate": ("seed",)},
+  renamed=flag_table.RENAMED,
+)
