@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from data.synthetic_batches import Curriculum, TrainBatches, batches, eval_batches
 from data.synthetic_binding import CoordinateBinding, LongRecall
 from data.synthetic_map import MapBuilding
 from data.synthetic_no_harm import NoHarm
@@ -17,11 +18,15 @@ __all__ = [
   "TASKS",
   "Batch",
   "CoordinateBinding",
+  "Curriculum",
   "LongRecall",
   "MapBuilding",
   "NoHarm",
   "Occlusion",
   "SyntheticTask",
+  "TrainBatches",
+  "batches",
+  "eval_batches",
 ]
 
 # Every task by its name.
