@@ -219,12 +219,16 @@ class Decoder(nnx.Module):
         x, _ = block(x, mask=mask, key=keys[layer])
     return self.norm(x), tuple(states)
 
-  def fusion_gates(self) -> dict[str, float]:
-    """sigmoid(γ) of each block that uses the memory."""
+  def gates(self) -> dict[int, jax.Array]:
+    """sigmoid(γ) of each block that uses the memory, by its index."""
     return {
-      f"block_{layer}": float(jax.nn.sigmoid(self.blocks[layer].fusion.gate[...]))
+      layer: jax.nn.sigmoid(self.blocks[layer].fusion.gate[...])
       for layer in self.config.memory_layers
     }
+
+  def fusion_gates(self) -> dict[str, float]:
+    """`gates` as plain numbers, for a report."""
+    return {f"block_{layer}": float(gate) for layer, gate in self.gates().items()}
 
   def state_bytes(self) -> int:
     """Bytes one stream must keep to go on: keys and values in reach, and memory states."""

@@ -1,5 +1,7 @@
 """The memory module: it owns the parameters and turns tokens into reads and writes."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -10,7 +12,7 @@ from tmem.config import MemoryConfig
 from tmem.grid import nearest_cell
 from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
-from tmem.typing import Coords, Spread
+from tmem.typing import Coords, Spread, Tokens
 
 
 class GateConv(nnx.Module):
@@ -37,6 +39,20 @@ class GateConv(nnx.Module):
 
   def _identity(self, dtype) -> jax.Array:
     return jnp.zeros((self.axes, 3, 2 * self.channels), dtype).at[:, 1].set(1.0)
+
+
+class Places(NamedTuple):
+  """Where chunks read and write.
+
+  Attributes:
+    read_at: [batch, chunks, reads, axes] in [-1, 1], last grid axis first.
+    write_at: [batch, chunks, axes], likewise.
+    spread: [batch, chunks], standard deviation of the write in the same units.
+  """
+
+  read_at: Coords
+  write_at: Coords
+  spread: Spread
 
 
 class TensorMemory(RecurrentMemory):
@@ -95,6 +111,22 @@ class TensorMemory(RecurrentMemory):
     )
     reads = jnp.moveaxis(reads, 0, 1).astype(self.config.dtype)
     return self.output(reads), state
+
+  def places(self, x: Tokens) -> Places:
+    """Where the memory would read and write for these tokens; a last chunk is padded with zeros.
+
+    Args:
+      x: [batch, tokens, features], floating.
+
+    Returns:
+      The places of every chunk.
+    """
+    state = self.init_state(len(x), tail="commit")
+    parts, _ = chunks.split(
+      x.astype(self.config.dtype), None, state, self.config.chunk_size, "commit"
+    )
+    inputs = self._step_inputs(parts)
+    return Places(inputs.read_at, inputs.write_at, inputs.spread)
 
   def _step_inputs(self, parts: chunks.Chunks) -> StepInputs:
     """What each chunk reads and writes, with axes [batch, chunks, ...]."""

@@ -195,10 +195,14 @@ class _Serializer(flags.ArgumentSerializer):
 
 
 def as_text(value: Any) -> str:
-  """A value as it is written on the command line."""
-  return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+  """A value as it is written on the command line; pairs have a colon between."""
+  if not isinstance(value, (tuple, list)):
+    return str(value)
+  return ",".join(
+    ":".join(map(str, part)) if isinstance(part, (tuple, list)) else str(part) for part in value
+  )
 
 
 def plain(value: Any) -> Any:
   """A value as JSON has it."""
-  return list(value) if isinstance(value, tuple) else value
+  return [plain(part) for part in value] if isinstance(value, (tuple, list)) else value

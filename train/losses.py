@@ -41,3 +41,45 @@ def language_loss(model: nnx.Module, batch: Mapping[str, jax.Array], key: jax.Ar
   if mask is None:
     return {"loss": nats.sum(), "weight": jnp.float32(nats.size)}
   return {"loss": jnp.where(mask, nats, 0.0).sum(), "weight": mask.sum(dtype=jnp.float32)}
+
+
+def classification_loss(
+  model: nnx.Module, batch: Mapping[str, jax.Array], key: jax.Array | None
+) -> Sums:
+  """Classes of the tokens that ask for one.
+
+  Args:
+    model: called as `model(inputs, key=key)`, returns logits [batch, tokens, classes].
+    batch: see `classification_sums`, and "inputs" [batch, tokens, features].
+    key: dropout key, or None for evaluation.
+
+  Returns:
+    As `classification_sums`.
+  """
+  return classification_sums(model(batch["inputs"], key=key), batch)
+
+
+def classification_sums(logits: jax.Array, batch: Mapping[str, jax.Array]) -> Sums:
+  """Sums over the targets that count.
+
+  Args:
+    logits: [batch, tokens, classes].
+    batch: "targets" int32 and "mask" bool [batch, tokens]: True where a target counts; optionally
+      "observed" bool of that shape, True on targets that could be known.
+
+  Returns:
+    "loss" in nats, "accuracy" (right answers) and "weight" (targets); with "observed", the same of
+    those alone as "observed" (targets) and "observed_accuracy" (right answers).
+  """
+  mask, targets = batch["mask"], batch["targets"]
+  right = (jnp.argmax(logits, axis=-1) == targets) & mask
+  sums = {
+    "loss": jnp.where(mask, token_nats(logits, targets), 0.0).sum(),
+    "accuracy": right.sum(dtype=jnp.float32),
+    "weight": mask.sum(dtype=jnp.float32),
+  }
+  if "observed" in batch:
+    observed = batch["observed"] & mask
+    sums["observed"] = observed.sum(dtype=jnp.float32)
+    sums["observed_accuracy"] = (right & observed).sum(dtype=jnp.float32)
+  return sums

@@ -117,6 +117,24 @@ class Several(flags.ArgumentParser):
       raise ValueError(f"expected {self.syntactic_help}") from None
 
 
+class Pairs(flags.ArgumentParser):
+  """Stages of a curriculum, as in 5:200,10:400."""
+
+  syntactic_help = "difficulty:steps with commas between, as in 5:200,10:400"
+
+  def parse(self, argument: Any) -> tuple[tuple[int, int], ...]:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    if isinstance(argument, tuple):
+      return argument
+    try:
+      pairs = tuple(tuple(int(n) for n in part.split(":")) for part in argument.split(","))
+    except ValueError:
+      pairs = ()
+    if not pairs or any(len(pair) != 2 or min(pair) < 1 for pair in pairs):
+      raise ValueError(f"expected {self.syntactic_help}, all of them at least 1")
+    return pairs
+
+
 class Grid(flags.ArgumentParser):
   """Cells per axis, as in 8,8,8."""
 

@@ -33,6 +33,11 @@ def plot_losses(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
   axes.grid(alpha=0.3)
   if runs:
     axes.legend()
+  save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+  """Writes a figure as a PNG file, atomically."""
   buffer = io.BytesIO()
   figure.savefig(buffer, format="png", dpi=120)
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -130,6 +130,38 @@ def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
   return "\n".join(lines + _warnings(results))
 
 
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """A table as Markdown has it.
+
+  Args:
+    headings: of the columns.
+    rows: texts, as many in each row as there are headings.
+
+  Returns:
+    Lines of text.
+  """
+  lines = [headings, ["---"] * len(headings), *rows]
+  return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def write_report(
+  folder: Path, title: str, sections: Mapping[str, Sequence[str]], data: Mapping[str, Any]
+) -> None:
+  """Writes `report.md` and `report.json`.
+
+  Args:
+    folder: where to.
+    title: of the report.
+    sections: by heading, paragraphs in Markdown.
+    data: the numbers behind it, as JSON values.
+  """
+  parts = [f"# {title}"]
+  for heading, paragraphs in sections.items():
+    parts += [f"## {heading}", *paragraphs]
+  outputs.write_text(folder / "report.md", "\n\n".join(parts) + "\n")
+  outputs.write_json(folder / "report.json", dict(data))
+
+
 def _warnings(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
   """What must not be compared, in at most one line."""
   values = {

@@ -1,10 +1,12 @@
 """The training state and the one jitted function that advances it."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -66,11 +68,14 @@ def make_setup(
   """
   graphdef, _ = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(seed))), nnx.Param)
 
-  def init() -> TrainState:
-    params = nnx.to_pure_dict(nnx.split(build(nnx.Rngs(seed)), nnx.Param)[1])
+  def init(seed) -> TrainState:
+    params = nnx.to_pure_dict(nnx.split(build(nnx.Rngs(jax.random.key(seed))), nnx.Param)[1])
     return TrainState(jnp.int32(0), params, optimizer.init(params), jnp.int32(0))
 
-  shapes = jax.eval_shape(init)
+  # An argument, not a constant: runs that differ by the seed alone are one program to a
+  # compilation cache.
+  seed = np.uint32(seed)
+  shapes = jax.eval_shape(init, seed)
   shardings = tree_shardings(shapes, mesh)
   abstract = jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -80,7 +85,8 @@ def make_setup(
   # A program that runs once is not worth optimising; only XLA's CPU backend knows this option.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
   options = {"xla_backend_optimization_level": 0} if on_cpu else None
-  return Setup(graphdef, jax.jit(init, out_shardings=shardings, compiler_options=options), abstract)
+  compiled = jax.jit(init, out_shardings=shardings, compiler_options=options)
+  return Setup(graphdef, lambda: compiled(seed), abstract)
 
 
 def make_train_step(
@@ -116,7 +122,7 @@ def make_train_step(
 
   grad_fn = jax.value_and_grad(loss_sum, has_aux=True)
 
-  def train_step(state: TrainState, batch: Batch):
+  def train_step(seed: jax.Array, state: TrainState, batch: Batch):
     key = jax.random.fold_in(jax.random.key(seed), DROPOUT_STREAM)
     key = jax.random.fold_in(key, state.step)
     loss, grads = _mean_gradient(grad_fn, state.params, batch, key, accumulate, mesh)
@@ -141,12 +147,13 @@ def make_train_step(
     return new_state, metrics
 
   shardings = jax.tree.map(lambda leaf: leaf.sharding, setup.abstract)
-  return jax.jit(
+  compiled = jax.jit(
     train_step,
-    donate_argnums=0,
-    in_shardings=(shardings, batch_sharding(mesh)),
+    donate_argnums=1,
+    in_shardings=(replicated(mesh), shardings, batch_sharding(mesh)),
     out_shardings=(shardings, replicated(mesh)),
   )
+  return functools.partial(compiled, np.uint32(seed))
 
 
 def _mean_gradient(grad_fn, params, batch, key, accumulate, mesh):

@@ -72,7 +72,10 @@ def test_every_memory_flag_arrives(tmp_path):
     ("--learning_rate=-1", r"--learning_rate=-1: expected a finite number above 0"),
     ("--learning_rate=nan", r"--learning_rate=nan: expected a finite number above 0"),
     ("--dropout=1", r"--dropout=1: expected a finite number of at least 0 and below 1"),
-    ("--method=lstm", r"--method=lstm: expected one of base, local, slots, slots_local, tensor, tensor_local"),
+    (
+      "--method=lstm",
+      r"--method=lstm: expected one of base, local, slots, slots_local, tensor, tensor_local",
+    ),
     ("--preset=huge", r"--preset=huge: expected one of quickstart, cpu, smoke, paper"),
     ("--dataset=imagenet", r"--dataset=imagenet: expected one of stdlib, "),
     ("--mode=fly", r"--mode=fly: expected one of train, eval, generate"),

@@ -46,7 +46,7 @@ def run(mesh_text, arguments):
     "devices": len(mesh.devices.flat),
     "split": sum(not leaf.sharding.is_fully_replicated for leaf in leaves),
     "bytes": sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves),
-    "compiled": step._cache_size(),
+    "compiled": step.func._cache_size(),
     "losses": losses,
     "valid": evaluate(state.params, task.eval_batches("valid", 100))["loss"],
     "sums": [float(np.abs(np.asarray(leaf)).sum()) for leaf in leaves],

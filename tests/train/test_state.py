@@ -109,7 +109,7 @@ def test_the_step_compiles_once_and_donates_its_state(stepper):
   for _ in range(3):
     batch = next(batches)
     state, _ = step(state, {**batch, "poison": jnp.ones(batch["inputs"].shape[0])})
-  assert step._cache_size() == 1
+  assert step.func._cache_size() == 1
   assert old.is_deleted()
 
 

@@ -1,0 +1,133 @@
+"""A cell of the diagnostic suite as a task of the loop: samples in, loss over the answers out."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from data import synthetic
+from tmem import interop
+from tmem.models import SequenceModel
+from train.experiments import Cell
+from train.losses import Sums, classification_loss, classification_sums
+from train.task import Task
+from train.truncated import truncated_sums
+
+VALID, GATE = "valid", "gate_block_"
+
+
+def make_task(cell: Cell) -> Task:
+  """Describes a cell to the loop.
+
+  Args:
+    cell: the cell.
+
+  Returns:
+    The task; its splits are the tests of the cell.
+  """
+  longest = max(task.length for task, _ in cell.training.stages)
+
+  def train_batches():
+    return synthetic.batches(
+      cell.training, cell.batch_size, cell.seed, jax.process_index(), jax.process_count()
+    )
+
+  def eval_batches(split: str, limit: int) -> Iterable[synthetic.Batch]:
+    task = cell.tests[split]
+    # As many tokens at a time as in training: a long stream does not need more memory.
+    rows = max(1, min(cell.eval_samples, cell.batch_size * longest // task.length))
+    return synthetic.eval_batches(task, limit or cell.eval_samples, rows, cell.seed)
+
+  return Task(
+    name="diagnostics",
+    item="tokens",
+    items_per_batch=cell.batch_size * longest,
+    splits=tuple(cell.tests),
+    protocol=f"{cell.eval_samples} samples",
+    build=lambda rngs: SequenceModel(cell.model, rngs=rngs),
+    loss_fn=_with_gates(
+      classification_loss if cell.segment is None else segmented_loss(cell.segment)
+    ),
+    train_batches=train_batches,
+    eval_batches=eval_batches,
+    metrics=classification_metrics,
+    describe=lambda model: describe(cell, model),
+    export=interop.save_model,
+  )
+
+
+def classification_metrics(means: dict[str, float], split: str) -> dict[str, float]:
+  """What is reported of the means over the targets of a test; accuracies are in [0, 1]."""
+  metrics = {
+    name: value
+    for name, value in means.items()
+    if split == VALID or not name.startswith(GATE)  # the same in every test
+  }
+  observed = metrics.pop("observed", None)
+  if observed:
+    metrics["observed_accuracy"] /= observed
+  return metrics
+
+
+def describe(cell: Cell, model: SequenceModel) -> dict[str, Any]:
+  """Facts about a cell and its trained model for the result."""
+  return {
+    "dataset": cell.experiment,
+    "variant": cell.variant,
+    "method": cell.method,
+    "attention_window": cell.window,
+    "causal": model.causal,
+    "state_bytes": model.state_bytes(),
+    "fusion_gates": model.fusion_gates(),
+    "ceilings": {name: task.ceiling() for name, task in cell.tests.items()},
+  }
+
+
+def _with_gates(loss_fn):
+  """Adds the fusion gates to what a loss sums, so that evaluations log them."""
+
+  def with_gates(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
+    sums = loss_fn(model, batch, key)
+    gates = {f"{GATE}{layer}": gate for layer, gate in model.gates().items()}
+    return sums | {name: gate * sums["weight"] for name, gate in gates.items()}
+
+  return with_gates
+
+
+def segmented_loss(segment: int):
+  """A loss over streams fed in segments, whose gradients stop at the borders between them.
+
+  Attention sees its own segment only; the memories are all that is handed on.
+
+  Args:
+    segment: tokens of a segment; the last one is padded.
+
+  Returns:
+    `loss_fn(model, batch, key)` as of a task; there is no dropout.
+  """
+
+  def loss_fn(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
+    graphdef, params = nnx.split(model)
+
+    def segment_sums(params, states, part):
+      model = nnx.merge(graphdef, params)
+      logits, states = model.advance(part["inputs"], states, mask=part.get("real"))
+      return classification_sums(logits, part), states
+
+    rows, length = batch["targets"].shape
+    parts = dict(batch)
+    if length % segment:
+      parts["real"] = jnp.ones((rows, length), bool)
+    segments = jax.tree.map(lambda array: _segments(array, segment), parts)
+    return truncated_sums(segment_sums, params, model.init_states(rows), segments)
+
+  return loss_fn
+
+
+def _segments(array: jax.Array, size: int) -> jax.Array:
+  """[batch, tokens, ...] -> [segments, batch, size, ...], padded with zeros."""
+  padding = [(0, 0), (0, -array.shape[1] % size), *[(0, 0)] * (array.ndim - 2)]
+  padded = jnp.pad(array, padding)
+  return jnp.moveaxis(padded.reshape(len(array), -1, size, *array.shape[2:]), 1, 0)

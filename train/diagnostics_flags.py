@@ -1,0 +1,130 @@
+"""The flags of `train.diagnostics` and the cells they make."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from train import configure, flag_table
+from train.command import Command, Flag
+from train.diagnostics_presets import PRESETS, SETTINGS
+from train.experiments import EXPERIMENTS, METHODS, Cell, Settings
+from train.parsers import Choice, Integer, Number, Pairs, Several, WordOr
+
+ALL = "all"
+# Everything below is None unless given: the preset has a value for each task.
+SUITE = {
+  "workdir": flag_table.WORKDIR,
+  "preset": flag_table.preset_flag(PRESETS),
+  "task": Flag(Choice((ALL, *EXPERIMENTS)), ALL, "What is asked of the memory."),
+  "methods": Flag(
+    Several(Choice(METHODS)),
+    None,
+    "What is compared: no memory, no memory but as many parameters, slots, Tensor Memory.",
+  ),
+  "attention_window": Flag(
+    Several(WordOr("full", Integer(1))), None, "Tokens that attention sees, itself included."
+  ),
+  "seeds": Flag(Integer(1), None, "Runs of each cell that differ by the seed alone."),
+}
+DIFFICULTY = {
+  "curriculum": Flag(
+    Pairs(), None, "Stages of training: writes (or observations, hidden frames, …) and steps."
+  ),
+  "tested": Flag(Several(Integer(0)), None, "Writes (or …) that a trained model is tested with."),
+  "noise": Flag(Several(Number(0)), None, "Noise of a query's coordinate; training has the first."),
+  "distances": Flag(
+    Several(Integer(1)), None, "Tokens from first write to first query in long_recall."
+  ),
+  "segment": Flag(Integer(1), None, "Tokens of a segment in long_recall."),
+  "eval_samples": Flag(Integer(1), None, "Samples of each test."),
+}
+OPTIM = {name: flag_table.OPTIM[name] for name in ("learning_rate", "batch_size", "warmup_steps")}
+MEMORY = {
+  name: flag
+  for name, flag in flag_table.MEMORY.items()
+  if name not in ("remat", "state_scope", "slot_count")
+}
+MODEL = {name: flag for name, flag in flag_table.BLOCKS.items() if name != "mlp_features"}
+
+
+@dataclasses.dataclass(frozen=True)
+class DiagnosticsRun:
+  """Everything `train.diagnostics` needs.
+
+  Attributes:
+    workdir: folder of the suite.
+    preset: name of the preset.
+    cells: what is trained and tested.
+    flags: the value of every flag, as JSON: enough to run it again.
+  """
+
+  workdir: Path
+  preset: str
+  cells: tuple[Cell, ...]
+  flags: dict[str, Any]
+
+
+def build(values: dict[str, Any]) -> DiagnosticsRun:
+  """Makes the configuration from every flag's value.
+
+  Args:
+    values: value of every flag.
+
+  Returns:
+    The configuration.
+
+  Raises:
+    ValueError: if values do not fit together.
+  """
+  names = tuple(EXPERIMENTS) if values["task"] == ALL else (values["task"],)
+  cells = []
+  for name in names:
+    settings = _settings(SETTINGS[values["preset"]][name], values)
+    cells += EXPERIMENTS[name](settings)
+  return DiagnosticsRun(
+    workdir=Path(values["workdir"]),
+    preset=values["preset"],
+    cells=tuple(cells),
+    flags=configure.stored(values),
+  )
+
+
+def _settings(settings: Settings, values: dict[str, Any]) -> Settings:
+  """The preset's settings with what was given in its place."""
+  given = {name: value for name, value in values.items() if value is not None}
+  renamed = {"stages": given.get("curriculum")}
+  if "grid" in given and settings.grids:
+    renamed["grids"] = (given["grid"],)
+  memory = {
+    field.name: given[flag]
+    for field in dataclasses.fields(settings.memory)
+    if (flag := flag_table.RENAMED.get(field.name, field.name)) in given
+  }
+  changes = {
+    field.name: given[field.name] for field in dataclasses.fields(settings) if field.name in given
+  }
+  return dataclasses.replace(
+    settings,
+    **changes,
+    **{name: value for name, value in renamed.items() if value is not None},
+    memory=dataclasses.replace(settings.memory, **memory),
+  )
+
+
+_GROUPS = {
+  "Suite": SUITE,
+  "Difficulty": DIFFICULTY,
+  "Model": MODEL,
+  "Memory": MEMORY,
+  "Optimisation": OPTIM,
+}
+COMMAND = Command(
+  name="diagnostics",
+  groups=_GROUPS,
+  build=build,
+  switches=flag_table.SWITCHES,
+  defaults={name: None for group in (MODEL, MEMORY, OPTIM) for name in group},
+  # Which cells there are; what a cell is made of must stay.
+  may_change=("workdir", "debug", "task", "methods", "attention_window", "seeds"),
+  renamed={**flag_table.RENAMED, "stages": "curriculum"},
+)

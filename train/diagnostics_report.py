@@ -1,0 +1,192 @@
+"""The report of the diagnostic suite: tables of accuracies, and what pictures show better."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.synthetic import eval_batches
+from tmem import interop
+from tmem.places import memory_places
+from train import outputs
+from train.diagnostics_plots import plot_accuracy, plot_gates, plot_places
+from train.report import markdown_table, write_report
+from train.sweep import Outcome
+
+# What a number in the name of a test is, by experiment, for the pictures.
+DIFFICULTY = {
+  "coordinate_binding": "writes",
+  "map_building": "observations",
+  "occlusion": "hidden",
+  "long_recall": "distance",
+}
+CHANCE = {"coordinate_binding": 1 / 32, "map_building": 0.5, "occlusion": 0.25}
+
+
+def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
+  """Writes `report.md`, `report.json` and the pictures.
+
+  Args:
+    workdir: folder of the suite.
+    record: content of its `config.json`.
+    outcomes: what became of the cells.
+
+  Returns:
+    What the terminal shows: the tables, and where the report lies.
+  """
+  plots = workdir / outputs.PLOTS
+  sections: dict[str, list[str]] = {"Command": [f"```\n{record['command']}\n```"]}
+  for experiment in dict.fromkeys(outcome.cell.experiment for outcome in outcomes):
+    own = [outcome for outcome in outcomes if outcome.cell.experiment == experiment]
+    sections[experiment] = [_sizes(own), _table(own), *_pictures(experiment, own, plots)]
+  failed = {f"{o.cell.experiment} {o.cell.name}": o.error for o in outcomes if o.error is not None}
+  if failed:
+    rows = [[name, error] for name, error in failed.items()]
+    sections["Failed"] = [markdown_table(["cell", "error"], rows)]
+  data = {
+    **record,
+    "cells": {
+      f"{o.cell.experiment}/{o.cell.name}": o.result for o in outcomes if o.result is not None
+    },
+    "failed": failed,
+  }
+  write_report(workdir, "Diagnostics", sections, data)
+  tables = [
+    f"{name}\n{paragraphs[1]}"
+    for name, paragraphs in list(sections.items())[1:]
+    if name != "Failed"
+  ]
+  return "\n\n".join([*tables, f"written to {workdir / 'report.md'}"])
+
+
+def _sizes(outcomes: Sequence[Outcome]) -> str:
+  """What was trained, in a line for each set of sizes."""
+  lines = []
+  for outcome in outcomes:
+    cell, model = outcome.cell, outcome.cell.model
+    stages = ", then ".join(
+      f"{steps} steps of {_facts(task)}" for task, steps in cell.training.stages
+    )
+    lines.append(
+      f"{model.features} features, {model.num_layers} blocks, {model.num_heads} heads, batch"
+      f" {cell.batch_size}, learning rate {cell.optim.learning_rate:g}; {stages}."
+    )
+  return "\n\n".join(dict.fromkeys(lines))
+
+
+def _facts(task: Any) -> str:
+  return ", ".join(f"{name} {value}" for name, value in vars(task).items())
+
+
+def _table(outcomes: Sequence[Outcome]) -> str:
+  """Accuracy in percent of every group of seeds in every test; the ceiling is the last row."""
+  groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+  for outcome in outcomes:
+    if outcome.result is not None:
+      cell = outcome.cell
+      groups.setdefault((cell.variant, str(cell.window), cell.method), []).append(outcome.result)
+  if not groups:
+    return "No cell has a result."
+  tests = [name for name in outcomes[0].cell.tests if name != "valid"]
+  metrics = [f"{test}_{kind}" for kind in ("accuracy", "observed_accuracy") for test in tests]
+  first = next(iter(groups.values()))[0]
+  metrics = [metric for metric in metrics if metric in first]
+  headings = ["variant", "window", "method", "params", *(m.replace("_", " ") for m in metrics)]
+  rows = [
+    [*key, f"{results[0]['params']:,}", *(_spread([r[m] for r in results]) for m in metrics)]
+    for key, results in groups.items()
+  ]
+  ceilings = [
+    f"{100 * first['ceilings'][m.removesuffix('_accuracy')]:.1f}"
+    if m.removesuffix("_accuracy") in first["ceilings"]
+    else "100.0"
+    for m in metrics
+  ]
+  rows.append(["", "", "best possible", "", *ceilings])
+  gates = sorted(
+    {gate for results in groups.values() for r in results for gate in r["fusion_gates"]}
+  )
+  if gates:
+    headings += [f"gate {gate.replace('_', ' ')}" for gate in gates]
+    for row, results in zip(rows, groups.values(), strict=False):
+      row += [_gate(results, gate) for gate in gates]
+    rows[-1] += [""] * len(gates)
+  return markdown_table(headings, rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+  """Mean and range in percent."""
+  mean = f"{100 * np.mean(values):.1f}"
+  if len(values) == 1:
+    return mean
+  return f"{mean} ({100 * min(values):.1f}–{100 * max(values):.1f})"
+
+
+def _gate(results: Sequence[Mapping[str, Any]], gate: str) -> str:
+  values = [r["fusion_gates"][gate] for r in results if gate in r["fusion_gates"]]
+  return f"{np.mean(values):.3f}" if values else ""
+
+
+def _pictures(experiment: str, outcomes: Sequence[Outcome], plots: Path) -> list[str]:
+  """Draws what an experiment has to show; the paragraphs that show it."""
+  done = [outcome for outcome in outcomes if outcome.result is not None]
+  names = []
+  if experiment in DIFFICULTY:
+    names.append(f"{experiment}.png")
+    plot_accuracy(
+      _lines(done, DIFFICULTY[experiment]),
+      plots / names[-1],
+      xlabel=DIFFICULTY[experiment],
+      chance=CHANCE.get(experiment, 1 / 32),
+      log=experiment == "long_recall",
+    )
+  if experiment == "long_recall":
+    names.append("capacity.png")
+    plot_accuracy(
+      _lines(done, "writes"), plots / names[-1], xlabel="writes", chance=1 / 32, log=True
+    )
+  remembering = [o for o in done if o.cell.method == "tensor" and o.cell.seed == 0]
+  if experiment in ("coordinate_binding", "no_harm") and remembering:
+    names.append(f"{experiment}_gates.png")
+    records = {
+      f"window {o.cell.window}": outputs.read_json_lines(o.folder / outputs.METRICS)
+      for o in remembering
+    }
+    plot_gates(records, plots / names[-1])
+  if experiment == "coordinate_binding" and remembering:
+    names.append("places.png")
+    _draw_places(remembering[-1], plots / names[-1])
+  return [f"![](plots/{name})" for name in names]
+
+
+def _lines(outcomes: Sequence[Outcome], difficulty: str) -> dict[str, Any]:
+  """Accuracies by panel (variant and window), line (method or variant) and difficulty."""
+  panels: dict[str, dict[str, dict[int, list[float]]]] = {}
+  for outcome in outcomes:
+    cell = outcome.cell
+    by_variant = cell.experiment == "long_recall"
+    panel = f"attention sees {cell.window}" + (
+      f", {cell.variant}" if cell.variant and not by_variant else ""
+    )
+    line = panels.setdefault(panel, {}).setdefault(cell.variant if by_variant else cell.method, {})
+    for test, task in cell.tests.items():
+      if test.startswith(difficulty) and getattr(task, "noise", 0.05) == 0.05:
+        point = int(test.split("_")[1])
+        line.setdefault(point, []).append(outcome.result[f"{test}_accuracy"])
+  return panels
+
+
+def _draw_places(outcome: Outcome, path: Path) -> None:
+  """Draws where the last memory of a trained model writes and reads for one example."""
+  model = interop.load_model(outcome.folder / outputs.MODEL)
+  task = outcome.cell.training.stages[-1][0]
+  inputs = next(iter(eval_batches(task, 1, 1, outcome.cell.seed)))["inputs"]
+  places = list(memory_places(model, inputs).values())[-1]
+  chunk_size = model.memory.config.chunk_size
+  plot_places(
+    np.asarray(places.write_at[0, : -(-task.writes // chunk_size)]),
+    np.asarray(places.read_at[0, task.writes // chunk_size :, 0]),
+    np.asarray(inputs[0, : task.writes, :3]),
+    path,
+  )
