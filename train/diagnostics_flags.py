@@ -7,6 +7,7 @@ from typing import Any
 from train import configure, flag_table
 from train.command import Command, Flag
 from train.diagnostics_presets import PRESETS, SETTINGS
+from train.errors import FlagError
 from train.experiments import EXPERIMENTS, METHODS, Cell, Settings
 from train.parsers import Choice, Integer, Number, Pairs, Several, WordOr
 
@@ -74,13 +75,19 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
     The configuration.
 
   Raises:
-    ValueError: if values do not fit together.
+    FlagError: if values do not fit together.
+    ValueError: likewise, naming a field.
   """
   names = tuple(EXPERIMENTS) if values["task"] == ALL else (values["task"],)
+  for name in ("curriculum", "tested"):
+    if len(names) > 1 and values[name] is not None:
+      raise FlagError(f"--{name}: every task counts something else; choose one with --task")
   cells = []
   for name in names:
-    settings = _settings(SETTINGS[values["preset"]][name], values)
-    cells += EXPERIMENTS[name](settings)
+    try:
+      cells += EXPERIMENTS[name](_settings(SETTINGS[values["preset"]][name], values))
+    except ValueError as error:
+      raise ValueError(f"{error} (task {name})") from error
   return DiagnosticsRun(
     workdir=Path(values["workdir"]),
     preset=values["preset"],

@@ -1,0 +1,51 @@
+"""Where a model's memory reads and writes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tmem import MemoryConfig, TensorMemory
+from tmem.models import SequenceConfig, SequenceModel
+from tmem.places import memory_places
+
+CONFIG = {
+  "input_features": 3,
+  "classes": 4,
+  "features": 8,
+  "num_heads": 2,
+  "num_layers": 3,
+  "memory_every_n_layers": 2,
+  "memory": MemoryConfig(channels=2, grid=(3, 2, 4), chunk_size=2),
+}
+
+
+def test_places_are_what_the_heads_say(randomised):
+  model = randomised(lambda: SequenceModel(SequenceConfig(**CONFIG), rngs=nnx.Rngs(0)))
+  inputs = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+  found = jax.jit(lambda inputs: memory_places(model, inputs))(inputs)
+  assert list(found) == [0, 2]
+  assert isinstance(model.memory, TensorMemory)  # looking leaves the model as it is
+
+  @jax.jit
+  def expected(inputs):
+    block, memory = model.blocks[0], model.memory
+    x = model.inputs(inputs) + model.positions[:5]
+    x = x + block.attention(block.attention_norm(x))
+    x = block.fusion.norm(x + block.mlp(block.mlp_norm(x)))
+    chunks = jnp.pad(x, ((0, 0), (0, 1), (0, 0))).reshape(2, 3, 2, 8)
+    summary = memory.summary(chunks.reshape(2, 3, 16))
+    spread = jax.nn.softplus(memory.spread(summary)[..., 0]) + 1e-4
+    read_at, write_at = memory.coordinate(chunks[:, :, :1]), memory.coordinate(summary)
+    return jnp.tanh(read_at), jnp.tanh(write_at), spread
+
+  for ours, theirs in zip(found[0], expected(inputs), strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_model_without_a_grid_has_no_places(randomised):
+  config = SequenceConfig(**CONFIG, method="slots")
+  model = randomised(lambda: SequenceModel(config, rngs=nnx.Rngs(0)))
+  with pytest.raises(ValueError, match=r"^model: method 'slots' has no Tensor Memory"):
+    memory_places(model, np.ones((1, 4, 3), np.float32))

@@ -1,0 +1,144 @@
+"""The cells of the diagnostic suite: fair comparisons, and settings that cannot work."""
+
+import dataclasses
+
+import pytest
+
+from data.synthetic import CoordinateBinding, LongRecall
+from train import flags
+from train.diagnostics_flags import COMMAND
+from train.diagnostics_presets import PRESETS, SETTINGS
+from train.errors import FlagError
+from train.experiments import EXPERIMENTS, METHODS, Cell, count_params
+
+
+def cells(*options: str) -> tuple[Cell, ...]:
+  return flags.parse(COMMAND, ["diagnostics", "--workdir=/nowhere", *options]).cells
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_cell_has_a_folder_of_its_own(preset):
+  suite = cells(f"--preset={preset}")
+  assert {cell.experiment for cell in suite} == set(EXPERIMENTS)
+  assert len({(cell.experiment, cell.name) for cell in suite}) == len(suite)
+
+
+def test_the_wide_baseline_has_the_parameters_of_the_memory():
+  for preset in ("cpu", "paper"):
+    by_method = {
+      cell.method: count_params(cell.model)
+      for cell in cells(f"--preset={preset}", "--task=coordinate_binding", "--seeds=1")
+    }
+    assert abs(by_method["base_wide"] / by_method["tensor"] - 1) < 0.02
+    assert by_method["base"] < 0.98 * by_method["tensor"]
+
+
+def test_methods_differ_by_nothing_but_the_method():
+  suite = cells("--task=map_building", "--attention_window=4", "--seeds=1")
+  assert [cell.method for cell in suite] == list(METHODS)
+  same = {dataclasses.replace(c.model, method="base", mlp_features=1) for c in suite}
+  assert len(same) == 1
+  assert len({(c.training, c.optim, c.batch_size, tuple(c.tests)) for c in suite}) == 1
+
+
+def test_windows_close_the_attention():
+  suite = cells("--task=no_harm", "--methods=base,tensor", "--attention_window=full,7", "--seeds=2")
+  assert [(c.window, c.method, c.seed) for c in suite] == [
+    (window, method, seed)
+    for window in ("full", 7)
+    for method in ("base", "tensor")
+    for seed in (0, 1)
+  ]
+  assert [c.model.attention_window for c in suite] == [None] * 4 + [7] * 4
+
+
+def test_a_flag_takes_the_place_of_the_preset():
+  (cell,) = cells(
+    "--task=coordinate_binding",
+    "--methods=tensor",
+    "--attention_window=2",
+    "--seeds=1",
+    "--curriculum=3:20,6:30",
+    "--tested=6,9",
+    "--noise=0.1",
+    "--grid=2,3,4",
+    "--memory_channels=5",
+    "--forget_bias=1",
+    "--learning_rate=0.1",
+    "--batch_size=7",
+  )
+  assert cell.training.stages == (
+    (CoordinateBinding(writes=3, noise=0.1), 20),
+    (CoordinateBinding(writes=6, noise=0.1), 30),
+  )
+  assert cell.tests == {
+    "valid": CoordinateBinding(writes=6, noise=0.1),
+    "writes_6_noise_0.1": CoordinateBinding(writes=6, noise=0.1),
+    "writes_9_noise_0.1": CoordinateBinding(writes=9, noise=0.1),
+  }
+  memory = cell.model.memory
+  assert (memory.grid, memory.channels, memory.forget_bias) == ((2, 3, 4), 5, 1.0)
+  assert (cell.optim.learning_rate, cell.optim.steps, cell.batch_size) == (0.1, 50, 7)
+
+
+def test_each_ablation_changes_one_thing():
+  suite = {
+    cell.variant: cell.model for cell in cells("--task=ablations", "--preset=paper", "--seeds=1")
+  }
+  base = suite.pop("recommended")
+  leaking = suite.pop("state_scope_depth")
+  assert (leaking.state_scope, leaking.causal) == ("depth", False)
+  changed = {
+    variant: {
+      field.name
+      for field in dataclasses.fields(base.memory)
+      if getattr(model.memory, field.name) != getattr(base.memory, field.name)
+    }
+    for variant, model in suite.items()
+  }
+  assert changed.pop("read_query_token") == {"chunk_size", "read_query"}
+  assert all(len(fields) == 1 for fields in changed.values())
+  assert set().union(*changed.values()) == {
+    "write", "coordinate_heads", "depthwise", "grid", "chunk_size", "forget_bias", "sigma_scale",
+  }  # fmt: skip
+
+
+def test_long_recall_trains_on_one_segment_and_is_asked_from_afar():
+  cell = cells("--task=long_recall", "--distances=100,300", "--curriculum=10:5", "--tested=20")[0]
+  assert [task.length for task, _ in cell.training.stages] == [cell.segment] == [64]
+  assert cell.tests["distance_300"] == LongRecall(writes=10, noise=0.05, distractors=290)
+  assert cell.tests["writes_20"] == CoordinateBinding(writes=20, noise=0.05)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ("--task=sorting", "--task=sorting: expected one of all, coordinate_binding, "),
+    ("--methods=base,lstm", "--methods=base,lstm: expected with commas between, one of base, "),
+    ("--preset=huge", "--preset=huge: expected one of cpu, paper, smoke"),
+    ("--attention_window=0", "--attention_window=0: expected .*full, or an integer of at least 1"),
+    ("--curriculum=5", r"--curriculum=5: expected difficulty:steps .*as in 5:200,10:400"),
+    ("--curriculum=5:9", "--curriculum: every task counts something else; choose one with --task"),
+    (
+      "--task=long_recall --curriculum=300:9",
+      r"--distances: 256 tokens .* do not hold 300 writes",
+    ),
+    ("--chunk_size=99 --task=no_harm", r"--chunk_size: got 99, but a stream has 32 tokens"),
+    ("--grid=0,2,2", "--grid=0,2,2: expected one to four integers"),
+    ("--num_heads=5", r"--features: 64 is not a multiple of --num_heads 5"),
+    ("--task=occlusion --tested=7", "hidden: got 7, expected an integer from 0 to 6"),
+  ],
+)
+def test_bad_flags_say_what_came_and_what_is_right(options, message):
+  with pytest.raises(FlagError, match=message):
+    cells(*options.split())
+
+
+def test_presets_say_what_they_promise():
+  binding = SETTINGS["paper"]["coordinate_binding"]
+  memory = binding.memory
+  assert (binding.features, binding.num_layers, binding.num_heads) == (64, 2, 4)
+  assert (memory.channels, memory.grid, memory.chunk_size) == (16, (6, 6, 6), 1)
+  assert (binding.batch_size, binding.steps, binding.seeds) == (128, 2000, 3)
+  assert SETTINGS["paper"]["map_building"].features == 96
+  assert {4, 6} <= set(SETTINGS["cpu"]["occlusion"].tested)
