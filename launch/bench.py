@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 MEMORY_SHAPES = (
   Shape("published", 8, 512, 384, 32, (8, 8, 8), 16),
-  Shape("quickstart", 8, 256, 128, 16, (4, 4, 4), 2),
+  Shape("quickstart", 8, 256, 128, 32, (3, 3, 3), 1),
   Shape("small batch", 4, 256, 128, 32, (8, 8, 8), 16),
 )
 IMPLEMENTATIONS = ("plain", "fast")

@@ -13,6 +13,8 @@ minutes on two CPU cores:
   2. trains the same with Tensor Memory, on the same data in order    (--method=tensor_local)
   3. prints a table of both and draws their curves
   4. lets the model with memory write a few lines
+  5. shows the effect alone: recalls values bound to coordinates, out of the attention's reach,
+     without memory and with it           (python -m train.diagnostics --task=coordinate_binding)
 Run again, it resumes what was interrupted and leaves alone what is finished.
 
   --workdir=DIR   where everything is written (default: runs/quickstart in the repository)
@@ -92,10 +94,16 @@ echo
 echo "== a sample of the model with memory"
 run train.language --mode=generate --workdir="$workdir/tensor_local"
 
+echo
+echo "== what only a memory can do: values bound to coordinates, attention closed"
+run train.diagnostics --task=coordinate_binding --methods=base,tensor --attention_window=4 \
+  --curriculum=5:200,10:300 --tested=5,10 --noise=0.05 --seeds=1 --workdir="$workdir/binding"
+
 cat <<EOF
 
 Everything is in $workdir:
   comparison    losses.png  report.md
+  recall        binding/report.md  binding/plots/
   each model    local/  tensor_local/
                 each with plots/  checkpoints/  model/  metrics.jsonl  config.json  result.json
 EOF

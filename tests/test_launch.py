@@ -47,6 +47,9 @@ def aftermath(base):
   return [
     f"-m train.report --workdirs={base}/local,{base}/tensor_local --output={base}",
     f"-m train.language --mode=generate --workdir={base}/tensor_local",
+    "-m train.diagnostics --task=coordinate_binding --methods=base,tensor --attention_window=4"
+    " --curriculum=5:200,10:300 --tested=5,10 --noise=0.05 --seeds=1"
+    f" --workdir={base}/binding",
   ]
 
 
@@ -151,7 +154,13 @@ def test_quickstart_refuses_what_it_cannot_pass_on(checkout, argument, message):
 
 @pytest.mark.parametrize(
   ("failing", "made"),
-  [("method=local", 1), ("method=tensor_local", 2), ("train.report", 3), ("mode=generate", 4)],
+  [
+    ("method=local", 1),
+    ("method=tensor_local", 2),
+    ("train.report", 3),
+    ("mode=generate", 4),
+    ("train.diagnostics", 5),
+  ],
 )
 def test_quickstart_stops_with_the_status_of_what_failed(checkout, failing, made):
   checkout.run("quickstart.sh")

@@ -51,9 +51,9 @@ class MemoryConfig:
     ValueError: naming the field, what came and what is right.
   """
 
-  channels: int = 16
-  grid: tuple[int, ...] = (4, 4, 4)
-  chunk_size: int = 2
+  channels: int = 32
+  grid: tuple[int, ...] = (3, 3, 3)
+  chunk_size: int = 1
   sigma_scale: float = 1.0
   sigma_min: float | None = None
   sigma_max: float | None = None

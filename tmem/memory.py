@@ -76,25 +76,16 @@ class TensorMemory(RecurrentMemory):
   def __init__(self, config: MemoryConfig, features: int, *, rngs: nnx.Rngs):
     super().__init__(config, features)
 
-    def linear(inputs, outputs, dtype=config.dtype, bias=0.0):
-      return nnx.Linear(
-        inputs,
-        outputs,
-        dtype=dtype,
-        param_dtype=config.param_dtype,
-        bias_init=nnx.initializers.constant(bias),
-        rngs=rngs,
-      )
-
-    self.summary = linear(config.chunk_size * features, features)
     # Places need more digits than bfloat16 has: coordinate and spread are never rounded to it.
-    self.coordinate = linear(features, len(config.grid), config.state_dtype)
+    places = config.state_dtype
+    self.summary = self._linear(config.chunk_size * features, features, rngs)
+    self.coordinate = self._linear(features, len(config.grid), rngs, places)
     if config.coordinate_heads == "separate":
-      self.read_coordinate = linear(features, len(config.grid), config.state_dtype)
-    self.spread = linear(features, 1, config.state_dtype, bias=1.0)
-    self.content = linear(features, config.channels)
+      self.read_coordinate = self._linear(features, len(config.grid), rngs, places)
+    self.spread = self._linear(features, 1, rngs, places, bias=1.0)
+    self.content = self._linear(features, config.channels, rngs)
     self.gates = GateConv(config, rngs=rngs)
-    self.output = linear(config.channels, features)
+    self.output = self._linear(config.channels, features, rngs)
 
   def empty(self, batch_size: int) -> MemoryState:
     """See `RecurrentMemory`: `hidden` and `cell` [batch_size, *grid, channels] of zeros."""

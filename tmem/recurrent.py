@@ -32,6 +32,19 @@ class RecurrentMemory(nnx.Module):
     self.config = config
     self.features = features
 
+  def _linear(
+    self, inputs: int, outputs: int, rngs: nnx.Rngs, dtype: Any = None, bias: float = 0.0
+  ) -> nnx.Linear:
+    """A projection in the memory's types; `bias` is the start value of its bias."""
+    return nnx.Linear(
+      inputs,
+      outputs,
+      dtype=self.config.dtype if dtype is None else dtype,
+      param_dtype=self.config.param_dtype,
+      bias_init=nnx.initializers.constant(bias),
+      rngs=rngs,
+    )
+
   @abstractmethod
   def empty(self, batch_size: int) -> NamedTuple:
     """The state of `batch_size` streams that have seen nothing and hold no tokens back."""

@@ -99,25 +99,19 @@ class SlotMemory(RecurrentMemory):
   def __init__(self, config: SlotConfig, features: int, *, rngs: nnx.Rngs):
     super().__init__(config, features)
 
-    def linear(inputs, outputs, bias=0.0):
-      return nnx.Linear(
-        inputs,
-        outputs,
-        dtype=config.dtype,
-        param_dtype=config.param_dtype,
-        bias_init=nnx.initializers.constant(bias),
-        rngs=rngs,
-      )
-
     normal = nnx.initializers.normal(1.0)
     self.initial = nnx.Param(normal(rngs.params(), (config.count, features), config.param_dtype))
     self.slot_norm = LayerNorm(
       features, dtype=config.dtype, param_dtype=config.param_dtype, rngs=rngs
     )
-    self.token = linear(features, 4 * features)  # query of the read; key, value, gate of the write
-    self.slot = linear(features, 4 * features)  # key, value of the read; query, gate of the write
-    self.keep = linear(features, features, config.forget_bias)
-    self.output = linear(features, features)
+    self.token = self._linear(
+      features, 4 * features, rngs
+    )  # query of the read; key, value, gate of the write
+    self.slot = self._linear(
+      features, 4 * features, rngs
+    )  # key, value of the read; query, gate of the write
+    self.keep = self._linear(features, features, rngs, bias=config.forget_bias)
+    self.output = self._linear(features, features, rngs)
 
   def empty(self, batch_size: int) -> SlotState:
     """See `RecurrentMemory`: every stream starts from the learned slots."""

@@ -5,12 +5,13 @@
   python -m train.diagnostics --preset=smoke --workdir=/tmp/smoke
 
 The same command again goes on at the first cell that is not finished. A flag overrides the
-preset, for every task; without it each task has its own value.
+preset, for every task; without it each task has its own value. On a CPU, `--jobs=2` and more use
+the cores better than one process does.
 """
 
 from collections.abc import Sequence
 
-from train import cli, diagnostics_report, flags, outputs, result, sweep
+from train import cli, diagnostics_report, flags, outputs, result, sweep, workers
 from train.diagnostics_flags import COMMAND
 from train.errors import RunError
 
@@ -28,6 +29,9 @@ def main(argv: Sequence[str]) -> None:
   if config is None:
     return
   outputs.make_workdir(config.workdir)
+  if config.is_worker:
+    sweep.run_cells(config.cells, config.workdir, config.preset)
+    return
   record = {
     "task": COMMAND.name,
     "command": flags.command_line(COMMAND, config.workdir, config.flags),
@@ -35,7 +39,11 @@ def main(argv: Sequence[str]) -> None:
     "versions": result.versions(),
   }
   outputs.write_json(config.workdir / outputs.CONFIG, record)
-  outcomes = sweep.run_cells(config.cells, config.workdir, config.preset)
+  if config.jobs > 1:
+    workers.run_workers("train.diagnostics", [*argv[1:], "--worker"], config.jobs)
+  else:
+    sweep.run_cells(config.cells, config.workdir, config.preset)
+  outcomes = sweep.collect(config.cells, config.workdir)
   print(diagnostics_report.write(config.workdir, record, outcomes))
   failed = [outcome for outcome in outcomes if outcome.error is not None]
   if failed:

@@ -25,7 +25,10 @@ SUITE = {
   "attention_window": Flag(
     Several(WordOr("full", Integer(1))), None, "Tokens that attention sees, itself included."
   ),
-  "seeds": Flag(Integer(1), None, "Runs of each cell that differ by the seed alone."),
+  "seeds": Flag(
+    Integer(1), None, "Runs that differ by the seed alone, of what the report is about."
+  ),
+  "jobs": Flag(Integer(1), 1, "Processes that share the cells, and the cores."),
 }
 DIFFICULTY = {
   "curriculum": Flag(
@@ -56,12 +59,16 @@ class DiagnosticsRun:
     workdir: folder of the suite.
     preset: name of the preset.
     cells: what is trained and tested.
+    jobs: processes that share the cells.
+    is_worker: whether this process is one of them.
     flags: the value of every flag, as JSON: enough to run it again.
   """
 
   workdir: Path
   preset: str
   cells: tuple[Cell, ...]
+  jobs: int
+  is_worker: bool
   flags: dict[str, Any]
 
 
@@ -92,6 +99,8 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
     workdir=Path(values["workdir"]),
     preset=values["preset"],
     cells=tuple(cells),
+    jobs=values["jobs"],
+    is_worker=values["worker"],
     flags=configure.stored(values),
   )
 
@@ -129,9 +138,12 @@ COMMAND = Command(
   name="diagnostics",
   groups=_GROUPS,
   build=build,
-  switches=flag_table.SWITCHES,
+  switches={
+    "worker": "Train what no other process is at, and write no report: what --jobs starts.",
+    **flag_table.SWITCHES,
+  },
   defaults={name: None for group in (MODEL, MEMORY, OPTIM) for name in group},
   # Which cells there are; what a cell is made of must stay.
-  may_change=("workdir", "debug", "task", "methods", "attention_window", "seeds"),
+  may_change=(*flag_table.OF_THE_PROCESS, "task", "methods", "attention_window", "seeds"),
   renamed={**flag_table.RENAMED, "stages": "curriculum"},
 )

@@ -17,7 +17,7 @@ _SLOTS = SlotConfig(count=16, chunk_size=1)
 
 def _memory(size: int, **changes) -> MemoryConfig:
   """What learns coordinates fastest of what was tried, see docs/diagnostics.md."""
-  settings = {"channels": 16, "chunk_size": 1, "forget_bias": 3.0, "sigma_scale": 0.3, **changes}
+  settings = {"channels": 32, "chunk_size": 1, "forget_bias": 5.0, "sigma_scale": 0.3, **changes}
   return MemoryConfig(grid=(size, size, size), **settings)
 
 
@@ -29,6 +29,7 @@ def _cpu() -> dict[str, Settings]:
     stages=((5, 200), (10, 600), (20, 600)),
     tested=(5, 10, 20, 50),
     noise=(0.05, 0.0, 0.1),
+    memory_every_n_layers=2,
     memory=_memory(4),
     slots=_SLOTS,
   )

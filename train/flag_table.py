@@ -141,7 +141,7 @@ RENAMED = {
   "implementation": "memory_implementation",
 }
 # Belong to one process, not to the run: never stored.
-OF_THE_PROCESS = ("workdir", "mode", "debug", "stop_at")
+OF_THE_PROCESS = ("workdir", "mode", "debug", "stop_at", "jobs", "worker")
 # May differ when a run is resumed; everything else decides what is computed. `steps` does: the
 # learning rate of every step depends on it.
 MAY_CHANGE = (

@@ -1,4 +1,4 @@
-"""Runs the cells of a suite one after the other, each where it stopped the last time."""
+"""Runs the cells of a suite, each where it stopped the last time."""
 
 import dataclasses
 import time
@@ -8,13 +8,15 @@ from typing import Any
 
 import jax
 
-from train import loop, result
+from train import loop, outputs, result
 from train.cell_task import make_task
 from train.config import RunConfig
 from train.errors import Interrupted
 from train.experiments import Cell
+from train.workers import claimed
 
 EVALUATIONS = 10  # of a cell while it is trained
+CELLS, ERROR = "cells", "error.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,18 +36,15 @@ class Outcome:
   error: str | None = None
 
 
-def run_cells(cells: Sequence[Cell], workdir: Path, preset: str) -> list[Outcome]:
-  """Trains and tests every cell that has no result yet.
+def run_cells(cells: Sequence[Cell], workdir: Path, preset: str) -> None:
+  """Trains and tests every cell that has no result yet and that no other process is at.
 
-  A cell that fails is reported and the rest goes on; the same command tries it again.
+  A cell that fails is noted in its folder and the rest goes on; the next time it is tried again.
 
   Args:
     cells: the cells.
     workdir: folder of the suite.
     preset: name of the preset, for the results.
-
-  Returns:
-    An outcome for each cell, in the same order.
 
   Raises:
     Interrupted: on SIGTERM or Ctrl-C, when the cell under way has been saved.
@@ -55,20 +54,39 @@ def run_cells(cells: Sequence[Cell], workdir: Path, preset: str) -> list[Outcome
   ):  # cells that differ by their seed are one program
     jax.config.update("jax_compilation_cache_dir", str(workdir.absolute() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-  outcomes = []
   for number, cell in enumerate(cells, start=1):
-    folder = workdir / "cells" / cell.experiment / cell.name
-    print(f"[{number}/{len(cells)}] {cell.experiment} {cell.name}", flush=True)
-    outcomes.append(_run(cell, folder, preset))
-    if outcomes[-1].error is not None:
-      print(f"  FAILED: {outcomes[-1].error}", flush=True)
+    folder = _folder(workdir, cell)
+    with claimed(folder) as is_ours:
+      if is_ours and result.read(folder) is None:
+        print(f"[{number}/{len(cells)}] {cell.experiment} {cell.name}", flush=True)
+        _run(cell, folder, preset)
+
+
+def collect(cells: Sequence[Cell], workdir: Path) -> list[Outcome]:
+  """What became of every cell.
+
+  Args:
+    cells: the cells.
+    workdir: folder of the suite.
+
+  Returns:
+    An outcome for each cell, in the same order.
+  """
+  outcomes = []
+  for cell in cells:
+    folder = _folder(workdir, cell)
+    found, error = result.read(folder), None
+    if found is None:
+      error = (outputs.read_json(folder / ERROR) or {}).get("error", "ended without a result")
+    outcomes.append(Outcome(cell, folder, found, error))
   return outcomes
 
 
-def _run(cell: Cell, folder: Path, preset: str) -> Outcome:
-  finished = result.read(folder)
-  if finished is not None:
-    return Outcome(cell, folder, finished)
+def _folder(workdir: Path, cell: Cell) -> Path:
+  return workdir / CELLS / cell.experiment / cell.name
+
+
+def _run(cell: Cell, folder: Path, preset: str) -> None:
   every = max(1, cell.optim.steps // EVALUATIONS)
   run = RunConfig(
     workdir=folder,
@@ -88,12 +106,15 @@ def _run(cell: Cell, folder: Path, preset: str) -> Outcome:
     "model": cell.model.to_dict(),
     "versions": result.versions(),
   }
+  (folder / ERROR).unlink(missing_ok=True)
   began = time.monotonic()
   try:
-    found = loop.train(make_task(cell), run, cell.optim, record)
+    loop.train(make_task(cell), run, cell.optim, record)
   except Interrupted:
     raise
   except Exception as error:  # whatever it is, the other cells are worth having
-    return Outcome(cell, folder, None, f"{type(error).__name__}: {' '.join(str(error).split())}")
-  print(f"  {time.monotonic() - began:.0f} s", flush=True)
-  return Outcome(cell, folder, found)
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    outputs.write_json(folder / ERROR, {"error": message})
+    print(f"  FAILED: {message}", flush=True)
+  else:
+    print(f"  {time.monotonic() - began:.0f} s", flush=True)
