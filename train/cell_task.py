@@ -16,6 +16,7 @@ from train.task import Task
 from train.truncated import truncated_sums
 
 VALID, GATE = "valid", "gate_block_"
+EVAL_TOKENS = 2**17  # in a batch of an evaluation
 
 
 def make_task(cell: Cell) -> Task:
@@ -36,8 +37,7 @@ def make_task(cell: Cell) -> Task:
 
   def eval_batches(split: str, limit: int) -> Iterable[synthetic.Batch]:
     task = cell.tests[split]
-    # As many tokens at a time as in training: a long stream does not need more memory.
-    rows = max(1, min(cell.eval_samples, cell.batch_size * longest // task.length))
+    rows = max(1, min(cell.eval_samples, EVAL_TOKENS // task.length))
     return synthetic.eval_batches(task, limit or cell.eval_samples, rows, cell.seed)
 
   return Task(

@@ -25,8 +25,8 @@ def _cpu() -> dict[str, Settings]:
   binding = Settings(
     methods=METHODS,
     attention_window=("full", 4),
-    seeds=1,
-    stages=((5, 200), (10, 600), (20, 600)),
+    seeds=3,
+    stages=((5, 200), (10, 400), (20, 600)),
     tested=(5, 10, 20, 50),
     noise=(0.05, 0.0, 0.1),
     memory_every_n_layers=2,
@@ -48,11 +48,14 @@ def _cpu() -> dict[str, Settings]:
       slots=SlotConfig(count=16, chunk_size=16),
       positions=True,
     ),
-    "no_harm": dataclasses.replace(binding, stages=((32, 150),), tested=(32,), positions=True),
+    "no_harm": dataclasses.replace(
+      binding, seeds=1, stages=((32, 150),), tested=(32,), positions=True
+    ),
     "ablations": dataclasses.replace(
       binding,
       methods=("tensor",),
       attention_window=(4,),
+      seeds=1,
       stages=((5, 200), (20, 300)),
       tested=(20,),
       noise=(0.05,),
@@ -61,17 +64,19 @@ def _cpu() -> dict[str, Settings]:
       binding,
       methods=("tensor",),
       attention_window=(4,),
-      stages=((10, 600), (20, 300)),
+      seeds=1,
+      stages=((5, 200), (10, 400)),
+      segment=32,
       tested=(5, 10, 20, 50, 100, 200, 512),
       distances=(256, 1024, 4096, 16384),
-      grids=((4, 4, 4), (6, 6, 6)),
-      eval_samples=64,
+      grids=((2, 2, 2), (3, 3, 3), (4, 4, 4)),
+      eval_samples=32,
     ),
   }
 
 
 def _paper() -> dict[str, Settings]:
-  memory = MemoryConfig(channels=16, grid=(6, 6, 6), chunk_size=1, forget_bias=3.0, sigma_scale=0.3)
+  memory = MemoryConfig(channels=16, grid=(6, 6, 6), chunk_size=1, forget_bias=5.0, sigma_scale=0.3)
   binding = Settings(
     methods=METHODS,
     attention_window=("full", 4),
