@@ -17,7 +17,7 @@ _SLOTS = SlotConfig(count=16, chunk_size=1)
 
 def _memory(size: int, **changes) -> MemoryConfig:
   """What learns coordinates fastest of what was tried, see docs/diagnostics.md."""
-  settings = {"channels": 32, "chunk_size": 1, "forget_bias": 5.0, "sigma_scale": 0.3, **changes}
+  settings = {"channels": 32, "chunk_size": 1, "forget_bias": 8.0, "sigma_scale": 0.3, **changes}
   return MemoryConfig(grid=(size, size, size), **settings)
 
 
@@ -76,7 +76,7 @@ def _cpu() -> dict[str, Settings]:
 
 
 def _paper() -> dict[str, Settings]:
-  memory = MemoryConfig(channels=16, grid=(6, 6, 6), chunk_size=1, forget_bias=5.0, sigma_scale=0.3)
+  memory = MemoryConfig(channels=16, grid=(6, 6, 6), chunk_size=1, forget_bias=8.0, sigma_scale=0.3)
   binding = Settings(
     methods=METHODS,
     attention_window=("full", 4),

@@ -9,7 +9,9 @@ import numpy as np
 from data.synthetic import eval_batches
 from tmem import interop
 from tmem.places import memory_places
-from train import outputs
+from train import flags, outputs
+from train.cell_task import VALID
+from train.diagnostics_flags import COMMAND
 from train.diagnostics_plots import plot_accuracy, plot_gates, plot_places
 from train.report import markdown_table, write_report
 from train.sweep import Outcome
@@ -35,15 +37,20 @@ def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome])
   Returns:
     What the terminal shows: the tables, and where the report lies.
   """
-  plots = workdir / outputs.PLOTS
-  sections: dict[str, list[str]] = {"Command": [f"```\n{record['command']}\n```"]}
+  sections: dict[str, list[str]] = {}
   for experiment in dict.fromkeys(outcome.cell.experiment for outcome in outcomes):
     own = [outcome for outcome in outcomes if outcome.cell.experiment == experiment]
-    sections[experiment] = [_sizes(own), _table(own), *_pictures(experiment, own, plots)]
+    stored = {**record["flags"], "task": experiment}
+    sections[experiment] = [
+      f"```\n{flags.command_line(COMMAND, workdir, stored)}\n```",
+      _sizes(own),
+      _table(own),
+      *_pictures(experiment, own, workdir / outputs.PLOTS),
+    ]
+  shown = [f"{name}\n{paragraphs[2]}" for name, paragraphs in sections.items()]
   failed = {f"{o.cell.experiment} {o.cell.name}": o.error for o in outcomes if o.error is not None}
   if failed:
-    rows = [[name, error] for name, error in failed.items()]
-    sections["Failed"] = [markdown_table(["cell", "error"], rows)]
+    sections["Failed"] = [markdown_table(["cell", "error"], [list(row) for row in failed.items()])]
   data = {
     **record,
     "cells": {
@@ -52,12 +59,7 @@ def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome])
     "failed": failed,
   }
   write_report(workdir, "Diagnostics", sections, data)
-  tables = [
-    f"{name}\n{paragraphs[1]}"
-    for name, paragraphs in list(sections.items())[1:]
-    if name != "Failed"
-  ]
-  return "\n\n".join([*tables, f"written to {workdir / 'report.md'}"])
+  return "\n\n".join([*shown, f"written to {workdir / 'report.md'}"])
 
 
 def _sizes(outcomes: Sequence[Outcome]) -> str:
@@ -70,8 +72,16 @@ def _sizes(outcomes: Sequence[Outcome]) -> str:
     )
     lines.append(
       f"{model.features} features, {model.num_layers} blocks, {model.num_heads} heads, batch"
-      f" {cell.batch_size}, learning rate {cell.optim.learning_rate:g}; {stages}."
+      f" {cell.batch_size}, learning rate {cell.optim.learning_rate:g}, {cell.eval_samples} samples"
+      f" a test; trained with {stages}."
     )
+  memory, slots = outcomes[0].cell.model.memory, outcomes[0].cell.model.slots
+  lines.append(
+    f"Memory in every {outcomes[0].cell.model.memory_every_n_layers}. block: grid {memory.grid} of"
+    f" {memory.channels} channels, chunks of {memory.chunk_size}, forget bias"
+    f" {memory.forget_bias:g}, sigma scale {memory.sigma_scale:g}, where the variant does not say"
+    f" otherwise; {slots.count} slots."
+  )
   return "\n\n".join(dict.fromkeys(lines))
 
 
@@ -88,34 +98,28 @@ def _table(outcomes: Sequence[Outcome]) -> str:
       groups.setdefault((cell.variant, str(cell.window), cell.method), []).append(outcome.result)
   if not groups:
     return "No cell has a result."
-  tests = [name for name in outcomes[0].cell.tests if name != "valid"]
-  metrics = [f"{test}_{kind}" for kind in ("accuracy", "observed_accuracy") for test in tests]
   first = next(iter(groups.values()))[0]
-  metrics = [metric for metric in metrics if metric in first]
-  headings = ["variant", "window", "method", "params", *(m.replace("_", " ") for m in metrics)]
+  tests = [name for name in first["ceilings"] if name != VALID]
+  accuracies = {f"{test}_accuracy": first["ceilings"][test] for test in tests}
+  accuracies |= {f"{test}_observed_accuracy": 1.0 for test in tests}
+  accuracies = {name: ceiling for name, ceiling in accuracies.items() if name in first}
+  gates = sorted({g for results in groups.values() for r in results for g in r["fusion_gates"]})
+  headings = ["variant", "window", "method", "params", *accuracies, *(f"gate {g}" for g in gates)]
   rows = [
-    [*key, f"{results[0]['params']:,}", *(_spread([r[m] for r in results]) for m in metrics)]
+    [
+      *key,
+      f"{results[0]['params']:,}",
+      *(_percent([r[name] for r in results]) for name in accuracies),
+      *(_gate(results, gate) for gate in gates),
+    ]
     for key, results in groups.items()
   ]
-  ceilings = [
-    f"{100 * first['ceilings'][m.removesuffix('_accuracy')]:.1f}"
-    if m.removesuffix("_accuracy") in first["ceilings"]
-    else "100.0"
-    for m in metrics
-  ]
-  rows.append(["", "", "best possible", "", *ceilings])
-  gates = sorted(
-    {gate for results in groups.values() for r in results for gate in r["fusion_gates"]}
-  )
-  if gates:
-    headings += [f"gate {gate.replace('_', ' ')}" for gate in gates]
-    for row, results in zip(rows, groups.values(), strict=False):
-      row += [_gate(results, gate) for gate in gates]
-    rows[-1] += [""] * len(gates)
-  return markdown_table(headings, rows)
+  best = ["", "", "best possible", "", *(_percent([c]) for c in accuracies.values())]
+  rows.append(best + [""] * len(gates))
+  return markdown_table([heading.replace("_", " ") for heading in headings], rows)
 
 
-def _spread(values: Sequence[float]) -> str:
+def _percent(values: Sequence[float]) -> str:
   """Mean and range in percent."""
   mean = f"{100 * np.mean(values):.1f}"
   if len(values) == 1:
