@@ -111,11 +111,12 @@ def _settings(settings: Settings, values: dict[str, Any]) -> Settings:
   renamed = {"stages": given.get("curriculum")}
   if "grid" in given and settings.grids:
     renamed["grids"] = (given["grid"],)
-  memory = {
+  fields = {
     field.name: given[flag]
     for field in dataclasses.fields(settings.memory)
     if (flag := flag_table.RENAMED.get(field.name, field.name)) in given
   }
+  memory = dataclasses.replace(settings.memory, **fields)
   changes = {
     field.name: given[field.name] for field in dataclasses.fields(settings) if field.name in given
   }
@@ -123,7 +124,8 @@ def _settings(settings: Settings, values: dict[str, Any]) -> Settings:
     settings,
     **changes,
     **{name: value for name, value in renamed.items() if value is not None},
-    memory=dataclasses.replace(settings.memory, **memory),
+    memory=memory,
+    slots=dataclasses.replace(settings.slots, chunk_size=memory.chunk_size),
   )
 
 

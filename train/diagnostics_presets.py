@@ -12,7 +12,7 @@ from tmem.slots import SlotConfig
 from train.experiments import METHODS, Settings
 
 PRESETS = ("cpu", "paper", "smoke")
-_SLOTS = SlotConfig(count=16, chunk_size=1)
+_SLOTS = SlotConfig(count=16)  # its chunks are those of the memory
 
 
 def _memory(size: int, **changes) -> MemoryConfig:
@@ -45,7 +45,6 @@ def _cpu() -> dict[str, Settings]:
       stages=((2, 200), (4, 200), (6, 400)),
       tested=(0, 2, 4, 6),
       memory=frames,
-      slots=SlotConfig(count=16, chunk_size=16),
       positions=True,
     ),
     "no_harm": dataclasses.replace(
@@ -106,7 +105,6 @@ def _paper() -> dict[str, Settings]:
       stages=((4, 1500),),
       tested=(0, 2, 4, 6),
       memory=frames,
-      slots=SlotConfig(count=16, chunk_size=16),
       positions=True,
     ),
     "no_harm": dataclasses.replace(binding, stages=((32, 500),), tested=(32,), positions=True),

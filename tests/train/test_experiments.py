@@ -103,7 +103,7 @@ def test_each_ablation_changes_one_thing():
 
 def test_long_recall_trains_on_one_segment_and_is_asked_from_afar():
   cell = cells("--task=long_recall", "--distances=100,300", "--curriculum=10:5", "--tested=20")[0]
-  assert [task.length for task, _ in cell.training.stages] == [cell.segment] == [64]
+  assert [task.length for task, _ in cell.training.stages] == [cell.segment] == [32]
   assert cell.tests["distance_300"] == LongRecall(writes=10, noise=0.05, distractors=290)
   assert cell.tests["writes_20"] == CoordinateBinding(writes=20, noise=0.05)
 
