@@ -13,7 +13,8 @@ import numpy as np
 
 from data.synthetic_task import Batch, SyntheticTask, check_int
 
-_TRAINING, _EVALUATION = 0, 1  # folded into a seed's key before anything else is
+# Folded into a seed's key before anything else is; evaluations have all numbers from the second.
+_TRAINING, _EVALUATION = 0, 1
 _LARGEST = 2**32 - 1  # of what is folded into a key: seeds, indices of batches and of rows
 
 
@@ -139,15 +140,17 @@ class _EvalBatches:
   count: int
   batch_size: int
   seed: int
+  stream: int
 
   def __iter__(self) -> Iterator[Batch]:
     for first in range(0, self.count, self.batch_size):
-      position = np.array([self.seed, first, self.count], np.uint32)
+      stream = _EVALUATION + self.stream
+      position = np.array([self.seed, stream, first, self.count], np.uint32)
       yield _evaluation_rows(self.task, position, self.batch_size)
 
 
 def eval_batches(
-  task: SyntheticTask, count: int, batch_size: int, seed: int = 0
+  task: SyntheticTask, count: int, batch_size: int, seed: int = 0, stream: int = 0
 ) -> Iterable[Batch]:
   """Samples for evaluation, from keys that training uses with no seed.
 
@@ -159,6 +162,8 @@ def eval_batches(
     count: number of samples.
     batch_size: rows of a batch.
     seed: all samples follow from it, in [0, 2**32).
+    stream: which of several independent evaluations, >= 0: one chooses a checkpoint, say, and
+      another measures it.
 
   Returns:
     What can be iterated over as often as needed, giving dicts as of `SyntheticTask.sample`. The
@@ -171,7 +176,8 @@ def eval_batches(
   check_int("count", count, maximum=_LARGEST)
   check_int("batch_size", batch_size, maximum=_LARGEST)
   check_int("seed", seed, minimum=0, maximum=_LARGEST)
-  return _EvalBatches(task, int(count), int(batch_size), int(seed))
+  check_int("stream", stream, minimum=0, maximum=_LARGEST - _EVALUATION)
+  return _EvalBatches(task, int(count), int(batch_size), int(seed), int(stream))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
@@ -182,8 +188,8 @@ def _training_rows(task: SyntheticTask, position: jax.Array, rows: int) -> Batch
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def _evaluation_rows(task: SyntheticTask, position: jax.Array, rows: int) -> Batch:
-  seed, first, count = position
-  batch = task.sample_rows(_stream(seed, _EVALUATION), first, rows)
+  seed, stream, first, count = position
+  batch = task.sample_rows(_stream(seed, stream), first, rows)
   left = count - first
   is_sample = jnp.arange(rows, dtype=jnp.uint32) < left
 
@@ -194,7 +200,7 @@ def _evaluation_rows(task: SyntheticTask, position: jax.Array, rows: int) -> Bat
   return jax.tree.map(padded, batch)
 
 
-def _stream(seed: jax.Array, stream: int) -> jax.Array:
+def _stream(seed: jax.Array, stream: int | jax.Array) -> jax.Array:
   # The generator is named, for JAX's settings can change which one is the default.
   return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), stream)
 

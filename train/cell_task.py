@@ -10,12 +10,12 @@ from flax import nnx
 from data import synthetic
 from tmem import interop
 from tmem.models import SequenceModel
-from train.experiments import Cell
+from train.cells import VALID, Cell
 from train.losses import Sums, classification_loss, classification_sums
 from train.task import Task
 from train.truncated import truncated_sums
 
-VALID, GATE = "valid", "gate_block_"
+GATE = "gate_block_"
 EVAL_TOKENS = 2**17  # in a batch of an evaluation
 
 
@@ -28,7 +28,6 @@ def make_task(cell: Cell) -> Task:
   Returns:
     The task; its splits are the tests of the cell.
   """
-  longest = max(task.length for task, _ in cell.training.stages)
 
   def train_batches():
     return synthetic.batches(
@@ -38,12 +37,15 @@ def make_task(cell: Cell) -> Task:
   def eval_batches(split: str, limit: int) -> Iterable[synthetic.Batch]:
     task = cell.tests[split]
     rows = max(1, min(cell.eval_samples, EVAL_TOKENS // task.length))
-    return synthetic.eval_batches(task, limit or cell.eval_samples, rows, cell.seed)
+    rows = -(-rows // jax.device_count()) * jax.device_count()
+    # What chooses the checkpoint must not be what measures it.
+    stream = 0 if split == VALID else 1
+    return synthetic.eval_batches(task, limit or cell.eval_samples, rows, cell.seed, stream)
 
   return Task(
     name="diagnostics",
     item="tokens",
-    items_per_batch=cell.batch_size * longest,
+    count_items=lambda batch: batch["targets"].size,
     splits=tuple(cell.tests),
     protocol=f"{cell.eval_samples} samples",
     build=lambda rngs: SequenceModel(cell.model, rngs=rngs),
@@ -65,8 +67,10 @@ def classification_metrics(means: dict[str, float], split: str) -> dict[str, flo
     for name, value in means.items()
     if split == VALID or not name.startswith(GATE)  # the same in every test
   }
-  observed = metrics.pop("observed", None)
-  if observed:
+  observed = metrics.pop("observed", 1.0)
+  if not observed:
+    metrics.pop("observed_accuracy")
+  elif "observed_accuracy" in metrics:
     metrics["observed_accuracy"] /= observed
   return metrics
 
@@ -81,6 +85,7 @@ def describe(cell: Cell, model: SequenceModel) -> dict[str, Any]:
     "causal": model.causal,
     "state_bytes": model.state_bytes(),
     "fusion_gates": model.fusion_gates(),
+    "gate_start": float(jax.nn.sigmoid(cell.model.gate_init)),
     "ceilings": {name: task.ceiling() for name, task in cell.tests.items()},
   }
 

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
     return
   outputs.make_workdir(config.workdir)
   if config.is_worker:
-    sweep.run_cells(config.cells, config.workdir, config.preset)
+    sweep.run_cells(config.cells, config.workdir, config.preset, debug=config.debug)
     return
   record = {
     "task": COMMAND.name,
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
   if config.jobs > 1:
     workers.run_workers("train.diagnostics", [*argv[1:], "--worker"], config.jobs)
   else:
-    sweep.run_cells(config.cells, config.workdir, config.preset)
+    sweep.run_cells(config.cells, config.workdir, config.preset, debug=config.debug)
   outcomes = sweep.collect(config.cells, config.workdir)
   print(diagnostics_report.write(config.workdir, record, outcomes))
   failed = [outcome for outcome in outcomes if outcome.error is not None]

@@ -5,20 +5,22 @@ from pathlib import Path
 from typing import Any
 
 from train import configure, flag_table
+from train.cells import CONTESTANTS, Cell, Settings
 from train.command import Command, Flag
 from train.diagnostics_presets import PRESETS, SETTINGS
 from train.errors import FlagError
-from train.experiments import EXPERIMENTS, METHODS, Cell, Settings
-from train.parsers import Choice, Integer, Number, Pairs, Several, WordOr
+from train.experiments import EXPERIMENTS
+from train.parsers import Choice, Integer, Number, Several, Stages, WordOr
 
 ALL = "all"
-# Everything below is None unless given: the preset has a value for each task.
+COUNTED = ("writes:", "observations:", "hidden:", "tokens:", "distractors:")
+# A flag whose default is None has a value for each task in the preset.
 SUITE = {
   "workdir": flag_table.WORKDIR,
   "preset": flag_table.preset_flag(PRESETS),
   "task": Flag(Choice((ALL, *EXPERIMENTS)), ALL, "What is asked of the memory."),
   "methods": Flag(
-    Several(Choice(METHODS)),
+    Several(Choice(tuple(CONTESTANTS))),
     None,
     "What is compared: no memory, no memory but as many parameters, slots, Tensor Memory.",
   ),
@@ -32,7 +34,7 @@ SUITE = {
 }
 DIFFICULTY = {
   "curriculum": Flag(
-    Pairs(), None, "Stages of training: writes (or observations, hidden frames, …) and steps."
+    Stages(), None, "Stages of training: writes (or observations, hidden frames, …) and steps."
   ),
   "tested": Flag(Several(Integer(0)), None, "Writes (or …) that a trained model is tested with."),
   "noise": Flag(Several(Number(0)), None, "Noise of a query's coordinate; training has the first."),
@@ -44,9 +46,7 @@ DIFFICULTY = {
 }
 OPTIM = {name: flag_table.OPTIM[name] for name in ("learning_rate", "batch_size", "warmup_steps")}
 MEMORY = {
-  name: flag
-  for name, flag in flag_table.MEMORY.items()
-  if name not in ("remat", "state_scope", "slot_count")
+  name: flag for name, flag in flag_table.MEMORY.items() if name not in ("remat", "state_scope")
 }
 MODEL = {name: flag for name, flag in flag_table.BLOCKS.items() if name != "mlp_features"}
 
@@ -61,6 +61,7 @@ class DiagnosticsRun:
     cells: what is trained and tested.
     jobs: processes that share the cells.
     is_worker: whether this process is one of them.
+    debug: whether to show the stack trace of a failure.
     flags: the value of every flag, as JSON: enough to run it again.
   """
 
@@ -69,6 +70,7 @@ class DiagnosticsRun:
   cells: tuple[Cell, ...]
   jobs: int
   is_worker: bool
+  debug: bool
   flags: dict[str, Any]
 
 
@@ -94,6 +96,8 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
     try:
       cells += EXPERIMENTS[name](_settings(SETTINGS[values["preset"]][name], values))
     except ValueError as error:
+      if str(error).startswith(COUNTED):  # a difficulty has the name of what the task counts
+        raise FlagError(f"--curriculum, --tested: {error} (task {name})") from error
       raise ValueError(f"{error} (task {name})") from error
   return DiagnosticsRun(
     workdir=Path(values["workdir"]),
@@ -101,6 +105,7 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
     cells=tuple(cells),
     jobs=values["jobs"],
     is_worker=values["worker"],
+    debug=values["debug"],
     flags=configure.stored(values),
   )
 
@@ -108,7 +113,11 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
 def _settings(settings: Settings, values: dict[str, Any]) -> Settings:
   """The preset's settings with what was given in its place."""
   given = {name: value for name, value in values.items() if value is not None}
-  renamed = {"stages": given.get("curriculum")}
+  renamed = {"stages": given.get("curriculum"), "capacity_stages": given.get("curriculum")}
+  if "curriculum" in given:
+    renamed |= {"per_test": False, "segments": ()}
+  if "tested" in given and settings.capacities:
+    renamed["capacities"] = given["tested"]
   if "grid" in given and settings.grids:
     renamed["grids"] = (given["grid"],)
   fields = {
@@ -117,6 +126,11 @@ def _settings(settings: Settings, values: dict[str, Any]) -> Settings:
     if (flag := flag_table.RENAMED.get(field.name, field.name)) in given
   }
   memory = dataclasses.replace(settings.memory, **fields)
+  slots = {
+    field: given[flag]
+    for field, flag in (("count", "slot_count"), ("forget_bias", "forget_bias"))
+    if flag in given
+  }
   changes = {
     field.name: given[field.name] for field in dataclasses.fields(settings) if field.name in given
   }
@@ -125,7 +139,7 @@ def _settings(settings: Settings, values: dict[str, Any]) -> Settings:
     **changes,
     **{name: value for name, value in renamed.items() if value is not None},
     memory=memory,
-    slots=dataclasses.replace(settings.slots, chunk_size=memory.chunk_size),
+    slots=dataclasses.replace(settings.slots, **slots),
   )
 
 
@@ -146,6 +160,6 @@ COMMAND = Command(
   },
   defaults={name: None for group in (MODEL, MEMORY, OPTIM) for name in group},
   # Which cells there are; what a cell is made of must stay.
-  may_change=(*flag_table.OF_THE_PROCESS, "task", "methods", "attention_window", "seeds"),
+  may_change=(*flag_table.OF_THE_PROCESS, "methods", "attention_window", "seeds"),
   renamed={**flag_table.RENAMED, "stages": "curriculum"},
 )

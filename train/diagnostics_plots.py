@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
 from train.plots import save
 
@@ -67,21 +68,30 @@ def plot_gates(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> N
   save(figure, path)
 
 
-def plot_places(written: np.ndarray, read: np.ndarray, keys: np.ndarray, path: Path) -> None:
-  """Draws where one example writes and reads, seen along each axis of the grid.
+def plot_places(
+  grid: Sequence[int], written: np.ndarray, spread: np.ndarray, read: np.ndarray, path: Path
+) -> None:
+  """Draws where one example writes and reads on the grid, seen along each axis.
 
   Args:
-    written: [writes, 3], coordinates (x, y, z) of the writes.
-    read: [queries, 3], of the reads of the queries.
-    keys: [writes, 3], the points that the tokens name.
+    grid: cells per axis; the lines cross at their centres.
+    written: [writes, axes], coordinates of the writes, last grid axis first.
+    spread: [writes], their standard deviations, drawn as the radius of a circle.
+    read: [queries, axes], coordinates of the reads.
     path: the PNG file.
   """
-  figure = Figure(figsize=(9, 3.2), layout="constrained")
-  for axes, (a, b) in zip(figure.subplots(1, 3), ((0, 1), (0, 2), (1, 2)), strict=True):
-    axes.scatter(keys[:, a], keys[:, b], marker="x", color="grey", label="key of a token")
-    axes.scatter(written[:, a], written[:, b], color="C0", alpha=0.7, label="write")
-    axes.scatter(read[:, a], read[:, b], facecolors="none", edgecolors="C1", label="read")
-    axes.set(xlabel="xyz"[a], ylabel="xyz"[b], xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
+  names, sizes = "xyzw"[: len(grid)], grid[::-1]
+  pairs = [(a, b) for a in range(len(grid)) for b in range(a + 1, len(grid))][:3] or [(0, 0)]
+  figure = Figure(figsize=(3.2 * len(pairs), 3.4), layout="constrained")
+  for axes, (a, b) in zip(figure.subplots(1, len(pairs), squeeze=False)[0], pairs, strict=True):
+    for at, radius in zip(written, spread, strict=True):
+      axes.add_patch(Circle((at[a], at[b]), radius, color="C0", alpha=0.06))
+    axes.scatter(written[:, a], written[:, b], color="C0", s=14, label="write")
+    axes.scatter(read[:, a], read[:, b], color="C1", marker="x", label="read")
+    axes.set_xticks(np.linspace(-1, 1, sizes[a]), labels=[])
+    axes.set_yticks(np.linspace(-1, 1, sizes[b]), labels=[])
+    axes.set(xlabel=names[a], ylabel=names[b], xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
     axes.set_aspect("equal")
+    axes.grid(alpha=0.4)
   figure.axes[0].legend(fontsize=7)
   save(figure, path)

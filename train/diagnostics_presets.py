@@ -1,24 +1,22 @@
 """Sizes of the diagnostic experiments, by preset.
 
-cpu    All of it within an hour on two CPU cores.
-paper  The shapes that arXiv 2605.27686 gives: a GPU's work.
-smoke  Seconds: does everything work?
+cpu    All of it within an hour on two CPU cores (--jobs=2): one model for all difficulties, trained
+       in stages, with what learnt fastest of what was tried (docs/diagnostics.md).
+paper  Shapes and hyperparameters of arXiv 2605.27686, one model for each difficulty, forget bias 0:
+       a GPU's work.
+smoke  Seconds a cell: does everything work?
 """
 
 import dataclasses
 
 from tmem.config import MemoryConfig
 from tmem.slots import SlotConfig
-from train.experiments import METHODS, Settings
+from train.cells import CONTESTANTS, Settings
 
 PRESETS = ("cpu", "paper", "smoke")
-_SLOTS = SlotConfig(count=16)  # its chunks are those of the memory
-
-
-def _memory(size: int, **changes) -> MemoryConfig:
-  """What learns coordinates fastest of what was tried, see docs/diagnostics.md."""
-  settings = {"channels": 32, "chunk_size": 1, "forget_bias": 8.0, "sigma_scale": 0.3, **changes}
-  return MemoryConfig(grid=(size, size, size), **settings)
+METHODS = tuple(CONTESTANTS)
+DISTANCES = (256, 1024, 4096, 16384)
+CAPACITIES = (5, 10, 20, 50, 100, 200, 512)
 
 
 def _cpu() -> dict[str, Settings]:
@@ -30,65 +28,68 @@ def _cpu() -> dict[str, Settings]:
     tested=(5, 10, 20, 50),
     noise=(0.05, 0.0, 0.1),
     memory_every_n_layers=2,
-    memory=_memory(4),
-    slots=_SLOTS,
+    memory=MemoryConfig(
+      channels=32, grid=(4, 4, 4), chunk_size=1, forget_bias=8.0, sigma_scale=0.3
+    ),
+    slots=SlotConfig(count=64, forget_bias=8.0),  # as many bytes as the grid
   )
-  frames = _memory(4, chunk_size=16)
   return {
     "coordinate_binding": binding,
     "map_building": dataclasses.replace(
-      binding, stages=((16, 400), (32, 400)), tested=(16, 32, 64), features=96, num_layers=2
+      binding, stages=((16, 300), (32, 400)), tested=(16, 32, 64), features=96
     ),
     "occlusion": dataclasses.replace(
       binding,
       attention_window=("full", 16),
-      stages=((2, 200), (4, 200), (6, 400)),
+      stages=((2, 150), (4, 150), (6, 300)),
       tested=(0, 2, 4, 6),
-      memory=frames,
+      memory=dataclasses.replace(binding.memory, chunk_size=16),
       positions=True,
     ),
     "no_harm": dataclasses.replace(
-      binding, seeds=1, stages=((32, 150),), tested=(32,), positions=True
+      binding, stages=((32, 150),), tested=(32,), positions=True, memory_every_n_layers=1
     ),
     "ablations": dataclasses.replace(
       binding,
       methods=("tensor",),
       attention_window=(4,),
       seeds=1,
-      stages=((5, 200), (20, 300)),
+      stages=((5, 150), (20, 250)),
       tested=(20,),
       noise=(0.05,),
     ),
     "long_recall": dataclasses.replace(
       binding,
-      methods=("tensor",),
+      methods=("base", "slots", "tensor"),
       attention_window=(4,),
       seeds=1,
-      stages=((5, 200), (10, 400)),
-      segment=32,
-      tested=(5, 10, 20, 50, 100, 200, 512),
-      distances=(256, 1024, 4096, 16384),
+      stages=((5, 200), (10, 300), (10, 100)),
+      tested=(),
+      segments=(1, 1, 4),
+      distances=DISTANCES,
+      capacity_stages=((5, 200), (10, 300), (20, 400)),
+      capacities=CAPACITIES,
       grids=((2, 2, 2), (3, 3, 3), (4, 4, 4)),
-      eval_samples=32,
+      eval_samples=64,
     ),
   }
 
 
 def _paper() -> dict[str, Settings]:
-  memory = MemoryConfig(channels=16, grid=(6, 6, 6), chunk_size=1, forget_bias=8.0, sigma_scale=0.3)
   binding = Settings(
     methods=METHODS,
     attention_window=("full", 4),
     seeds=3,
+    per_test=True,
     stages=((10, 2000),),
     tested=(5, 10, 20, 50),
     noise=(0.0, 0.05, 0.1),
+    memory=MemoryConfig(channels=16, grid=(6, 6, 6), chunk_size=1, forget_bias=0.0),
+    slots=SlotConfig(count=16, forget_bias=0.0),
     eval_samples=2048,
     batch_size=128,
-    memory=memory,
-    slots=_SLOTS,
+    learning_rate=3e-4,
   )
-  frames = dataclasses.replace(memory, chunk_size=16)
   return {
     "coordinate_binding": binding,
     "map_building": dataclasses.replace(
@@ -104,7 +105,7 @@ def _paper() -> dict[str, Settings]:
       attention_window=("full", 16),
       stages=((4, 1500),),
       tested=(0, 2, 4, 6),
-      memory=frames,
+      memory=dataclasses.replace(binding.memory, chunk_size=16),
       positions=True,
     ),
     "no_harm": dataclasses.replace(binding, stages=((32, 500),), tested=(32,), positions=True),
@@ -118,10 +119,16 @@ def _paper() -> dict[str, Settings]:
     ),
     "long_recall": dataclasses.replace(
       binding,
-      methods=("tensor",),
+      methods=("base", "slots", "tensor"),
       attention_window=(4,),
-      tested=(5, 10, 20, 50, 100, 200, 512),
-      distances=(256, 1024, 4096, 16384),
+      per_test=False,
+      stages=((10, 2000), (10, 500)),
+      tested=(),
+      noise=(0.05,),
+      segments=(1, 8),
+      distances=DISTANCES,
+      capacity_stages=((5, 500), (10, 500), (20, 1000), (50, 2000)),
+      capacities=CAPACITIES,
       grids=((4, 4, 4), (6, 6, 6), (8, 8, 8)),
       eval_samples=256,
     ),
@@ -129,27 +136,27 @@ def _paper() -> dict[str, Settings]:
 
 
 def _smoke() -> dict[str, Settings]:
-  sizes = {
-    "seeds": 1,
-    "stages": ((3, 4),),
-    "features": 8,
-    "num_layers": 1,
-    "num_heads": 2,
-    "batch_size": 4,
-    "eval_samples": 8,
-    "warmup_steps": 1,
-  }
   return {
     name: dataclasses.replace(
       settings,
-      **sizes,
+      seeds=1,
+      stages=((3, 4),),
       tested=(3,),
-      noise=(0.05,),
+      noise=(0.1,),
+      segment=8,
+      segments=(2,) if settings.segments else (),
+      distances=(16,) if settings.distances else (),
+      capacity_stages=((3, 4),) if settings.capacities else (),
+      capacities=(4,) if settings.capacities else (),
+      grids=((2, 2, 2),) if settings.grids else (),
+      features=8,
+      num_layers=2,
+      num_heads=2,
+      batch_size=8,
+      eval_samples=8,
+      warmup_steps=1,
       memory=dataclasses.replace(settings.memory, channels=2, grid=(2, 2, 2)),
       slots=dataclasses.replace(settings.slots, count=2),
-      segment=8,
-      distances=(16, 32) if settings.distances else (),
-      grids=((2, 2, 2),) if settings.grids else (),
     )
     for name, settings in _cpu().items()
   }

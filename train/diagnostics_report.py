@@ -1,6 +1,7 @@
 """The report of the diagnostic suite: tables of accuracies, and what pictures show better."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,23 @@ from data.synthetic import eval_batches
 from tmem import interop
 from tmem.places import memory_places
 from train import flags, outputs
-from train.cell_task import VALID
+from train.cells import VALID
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_plots import plot_accuracy, plot_gates, plot_places
 from train.report import markdown_table, write_report
 from train.sweep import Outcome
 
-# What a number in the name of a test is, by experiment, for the pictures.
-DIFFICULTY = {
-  "coordinate_binding": "writes",
-  "map_building": "observations",
-  "occlusion": "hidden",
-  "long_recall": "distance",
+HEADLINE = ("base", "slots", "tensor")
+# By experiment, the pictures of accuracy: the difficulty of a test, or None if it is not of them.
+CURVES: Mapping[str, Mapping[str, Callable[[Any], int | None]]] = {
+  "coordinate_binding": {"writes": lambda task: task.writes},
+  "map_building": {"observations": lambda task: task.observations},
+  "occlusion": {"hidden frames": lambda task: task.hidden},
+  "long_recall": {
+    "distance": lambda task: task.writes + task.distractors if task.distractors else None,
+    "writes at once": lambda task: None if task.distractors else task.writes,
+  },
 }
-CHANCE = {"coordinate_binding": 1 / 32, "map_building": 0.5, "occlusion": 0.25}
 
 
 def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
@@ -38,19 +42,21 @@ def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome])
     What the terminal shows: the tables, and where the report lies.
   """
   sections: dict[str, list[str]] = {}
+  shown = []
   for experiment in dict.fromkeys(outcome.cell.experiment for outcome in outcomes):
     own = [outcome for outcome in outcomes if outcome.cell.experiment == experiment]
-    stored = {**record["flags"], "task": experiment}
-    sections[experiment] = [
-      f"```\n{flags.command_line(COMMAND, workdir, stored)}\n```",
-      _sizes(own),
-      _table(own),
-      *_pictures(experiment, own, workdir / outputs.PLOTS),
-    ]
-  shown = [f"{name}\n{paragraphs[2]}" for name, paragraphs in sections.items()]
+    done = [outcome for outcome in own if outcome.result is not None]
+    alone = flags.command_line(
+      COMMAND, Path(f"{workdir}-{experiment}"), {**record["flags"], "task": experiment}
+    )
+    table = _table(done) if done else "No cell has a result."
+    sections[experiment] = [f"```\n{alone}\n```", _sizes(own), table, *_margins(done)]
+    shown.append(f"{experiment}\n{table}")
+    sections[experiment] += _pictures(experiment, done, workdir / outputs.PLOTS)
   failed = {f"{o.cell.experiment} {o.cell.name}": o.error for o in outcomes if o.error is not None}
   if failed:
-    sections["Failed"] = [markdown_table(["cell", "error"], [list(row) for row in failed.items()])]
+    rows = [[name, error.replace("|", "/")] for name, error in failed.items()]
+    sections["Failed"] = [markdown_table(["cell", "error"], rows)]
   data = {
     **record,
     "cells": {
@@ -89,96 +95,137 @@ def _facts(task: Any) -> str:
   return ", ".join(f"{name} {value}" for name, value in vars(task).items())
 
 
-def _table(outcomes: Sequence[Outcome]) -> str:
+def _table(done: Sequence[Outcome]) -> str:
   """Accuracy in percent of every group of seeds in every test; the ceiling is the last row."""
-  groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-  for outcome in outcomes:
-    if outcome.result is not None:
-      cell = outcome.cell
-      groups.setdefault((cell.variant, str(cell.window), cell.method), []).append(outcome.result)
-  if not groups:
-    return "No cell has a result."
-  first = next(iter(groups.values()))[0]
-  tests = [name for name in first["ceilings"] if name != VALID]
-  accuracies = {f"{test}_accuracy": first["ceilings"][test] for test in tests}
-  accuracies |= {f"{test}_observed_accuracy": 1.0 for test in tests}
-  accuracies = {name: ceiling for name, ceiling in accuracies.items() if name in first}
-  gates = sorted({g for results in groups.values() for r in results for g in r["fusion_gates"]})
-  headings = ["variant", "window", "method", "params", *accuracies, *(f"gate {g}" for g in gates)]
+  groups = _groups(done)
+  every = [result for results in groups.values() for result in results]
+  accuracies = {}
+  for result in every:
+    for test, ceiling in result["ceilings"].items():
+      for kind, best in (("accuracy", ceiling), ("observed_accuracy", 1.0)):
+        if test != VALID and f"{test}_{kind}" in result:
+          accuracies[f"{test}_{kind}"] = best
+  headings = [
+    *("variant", "window", "method", "causal", "params", "state bytes"),
+    *accuracies,
+    "gate",
+    "gate moved",
+  ]
   rows = [
     [
       *key,
+      str(results[0]["causal"]),
       f"{results[0]['params']:,}",
-      *(_percent([r[name] for r in results]) for name in accuracies),
-      *(_gate(results, gate) for gate in gates),
+      f"{results[0]['state_bytes']:,}",
+      *(_percent([r[name] for r in results if name in r]) for name in accuracies),
+      *_gates(results),
     ]
     for key, results in groups.items()
   ]
-  best = ["", "", "best possible", "", *(_percent([c]) for c in accuracies.values())]
-  rows.append(best + [""] * len(gates))
+  best = (_percent([ceiling]) for ceiling in accuracies.values())
+  rows.append(["", "", "best possible", "", "", "", *best, "", ""])
   return markdown_table([heading.replace("_", " ") for heading in headings], rows)
 
 
+def _groups(done: Sequence[Outcome]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+  """Results of the seeds by variant, window and method."""
+  groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+  for outcome in done:
+    cell = outcome.cell
+    groups.setdefault((cell.variant, str(cell.window), cell.method), []).append(outcome.result)
+  return groups
+
+
+def _margins(done: Sequence[Outcome]) -> list[str]:
+  """By how many points Tensor Memory is ahead of the better of the others, attention closed."""
+  groups, lines = _groups(done), []
+  for (variant, window, method), results in groups.items():
+    rivals = [groups.get((variant, window, other)) for other in HEADLINE if other != method]
+    if method != "tensor" or window == "full" or None in rivals:
+      continue
+    for test in results[0]["ceilings"]:
+      name = f"{test}_accuracy"
+      if test != VALID:
+        best = max(np.mean([r[name] for r in rival]) for rival in rivals)
+        ahead = 100 * (np.mean([r[name] for r in results]) - best)
+        lines.append(f"{variant} {test}".strip().replace("_", " ") + f" {ahead:+.1f}")
+  if not lines:
+    return []
+  return [f"Tensor Memory over the better of base and slots, in points: {', '.join(lines)}."]
+
+
 def _percent(values: Sequence[float]) -> str:
-  """Mean and range in percent."""
+  """Mean and range in percent; nothing where there is no value."""
+  if not values:
+    return ""
   mean = f"{100 * np.mean(values):.1f}"
   if len(values) == 1:
     return mean
   return f"{mean} ({100 * min(values):.1f}–{100 * max(values):.1f})"
 
 
-def _gate(results: Sequence[Mapping[str, Any]], gate: str) -> str:
-  values = [r["fusion_gates"][gate] for r in results if gate in r["fusion_gates"]]
-  return f"{np.mean(values):.3f}" if values else ""
+def _gates(results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+  """Mean of the fusion gates, and the farthest that any is from its start."""
+  values = [gate for result in results for gate in result["fusion_gates"].values()]
+  if not values:
+    return "", ""
+  start = results[0]["gate_start"]
+  return f"{np.mean(values):.3f}", f"{max(abs(gate - start) for gate in values):.3f}"
 
 
-def _pictures(experiment: str, outcomes: Sequence[Outcome], plots: Path) -> list[str]:
-  """Draws what an experiment has to show; the paragraphs that show it."""
-  done = [outcome for outcome in outcomes if outcome.result is not None]
-  names = []
-  if experiment in DIFFICULTY:
-    names.append(f"{experiment}.png")
-    plot_accuracy(
-      _lines(done, DIFFICULTY[experiment]),
-      plots / names[-1],
-      xlabel=DIFFICULTY[experiment],
-      chance=CHANCE.get(experiment, 1 / 32),
-      log=experiment == "long_recall",
-    )
-  if experiment == "long_recall":
-    names.append("capacity.png")
-    plot_accuracy(
-      _lines(done, "writes"), plots / names[-1], xlabel="writes", chance=1 / 32, log=True
-    )
-  remembering = [o for o in done if o.cell.method == "tensor" and o.cell.seed == 0]
-  if experiment in ("coordinate_binding", "no_harm") and remembering:
-    names.append(f"{experiment}_gates.png")
+def _pictures(experiment: str, done: Sequence[Outcome], plots: Path) -> list[str]:
+  """Draws what an experiment has to show; the paragraphs that show it, or say why they do not."""
+  draw: dict[str, Callable[[Path], None]] = {}
+  for xlabel, difficulty in CURVES.get(experiment, {}).items():
+    panels = _panels(done, difficulty)
+    if panels:
+      draw[f"{experiment}_{xlabel.replace(' ', '_')}"] = functools.partial(
+        plot_accuracy,
+        panels,
+        xlabel=xlabel,
+        chance=1 / done[0].cell.model.classes,
+        log=experiment == "long_recall",
+      )
+  firsts = [o for o in done if o.cell.method == "tensor" and o.cell.seed == 0]
+  if experiment in ("coordinate_binding", "no_harm") and firsts:
     records = {
-      f"window {o.cell.window}": outputs.read_json_lines(o.folder / outputs.METRICS)
-      for o in remembering
+      f"{o.cell.variant} window {o.cell.window}".strip(): outputs.read_json_lines(
+        o.folder / outputs.METRICS
+      )
+      for o in firsts[:4]
     }
-    plot_gates(records, plots / names[-1])
-  if experiment == "coordinate_binding" and remembering:
-    names.append("places.png")
-    _draw_places(remembering[-1], plots / names[-1])
-  return [f"![](plots/{name})" for name in names]
+    draw[f"{experiment}_gates"] = functools.partial(plot_gates, records)
+  if experiment == "coordinate_binding" and firsts:
+    draw["places"] = functools.partial(_draw_places, firsts[-1])
+  paragraphs = []
+  for name, draw_to in draw.items():
+    try:
+      draw_to(plots / f"{name}.png")
+      paragraphs.append(f"![](plots/{name}.png)")
+    except Exception as error:  # a picture is not worth the report
+      paragraphs.append(f"No picture {name}: {type(error).__name__}: {error}")
+  return paragraphs
 
 
-def _lines(outcomes: Sequence[Outcome], difficulty: str) -> dict[str, Any]:
-  """Accuracies by panel (variant and window), line (method or variant) and difficulty."""
+def _panels(done: Sequence[Outcome], difficulty: Callable[[Any], int | None]) -> dict[str, Any]:
+  """Accuracies by panel (a window), line (method and variant) and difficulty."""
   panels: dict[str, dict[str, dict[int, list[float]]]] = {}
-  for outcome in outcomes:
+  for outcome in done:
     cell = outcome.cell
-    by_variant = cell.experiment == "long_recall"
-    panel = f"attention sees {cell.window}" + (
-      f", {cell.variant}" if cell.variant and not by_variant else ""
-    )
-    line = panels.setdefault(panel, {}).setdefault(cell.variant if by_variant else cell.method, {})
+    noise = getattr(cell.training.stages[-1][0], "noise", None)
     for test, task in cell.tests.items():
-      if test.startswith(difficulty) and getattr(task, "noise", 0.05) == 0.05:
-        point = int(test.split("_")[1])
+      point = difficulty(task)
+      if test != VALID and point is not None and getattr(task, "noise", None) == noise:
+        panel = panels.setdefault(f"attention sees {cell.window}", {})
+        line = panel.setdefault(f"{cell.method} {_line_of(cell.variant)}".strip(), {})
         line.setdefault(point, []).append(outcome.result[f"{test}_accuracy"])
   return panels
+
+
+def _line_of(variant: str) -> str:
+  """A variant without the test that it was trained for: such variants make one line."""
+  parts = [part for part in variant.split("-") if not any(c.isdigit() for c in part) or "x" in part]
+  return " ".join(parts).replace("_", " ")
 
 
 def _draw_places(outcome: Outcome, path: Path) -> None:
@@ -188,9 +235,11 @@ def _draw_places(outcome: Outcome, path: Path) -> None:
   inputs = next(iter(eval_batches(task, 1, 1, outcome.cell.seed)))["inputs"]
   places = list(memory_places(model, inputs).values())[-1]
   chunk_size = model.memory.config.chunk_size
+  written = slice(-(-task.writes // chunk_size))
   plot_places(
-    np.asarray(places.write_at[0, : -(-task.writes // chunk_size)]),
+    model.memory.config.grid,
+    np.asarray(places.write_at[0, written]),
+    np.asarray(places.spread[0, written]),
     np.asarray(places.read_at[0, task.writes // chunk_size :, 0]),
-    np.asarray(inputs[0, : task.writes, :3]),
     path,
   )

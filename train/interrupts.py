@@ -7,6 +7,8 @@ from types import TracebackType
 class Interrupts:
   """While active, the first signal is remembered; a second Ctrl-C ends the process at once.
 
+  One that has led to no error by the end takes its usual effect then: none is lost.
+
   Attributes:
     signum: the signal that came, or None.
   """
@@ -24,6 +26,8 @@ class Interrupts:
   def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
     for number, handler in self._previous.items():
       signal.signal(number, handler)
+    if self.signum is not None and error is None:
+      signal.raise_signal(self.signum)
 
   def pending(self) -> bool:
     """Whether the run has been asked to stop."""

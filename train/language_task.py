@@ -189,7 +189,7 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
   return Task(
     name="language",
     item="tokens",
-    items_per_batch=batch_size * length,
+    count_items=lambda batch: batch["targets"].size,
     splits=("valid", "test"),
     protocol="windows",
     build=lambda rngs: LanguageModel(model, rngs=rngs),

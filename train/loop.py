@@ -138,7 +138,7 @@ class _Loop:
     shapes = frozenset((name, rows.shape) for name, rows in batch.items())
     if shapes in self.compiled:
       self.progress.train_seconds += time.monotonic() - began
-      self.progress.train_items += self.task.items_per_batch
+      self.progress.train_items += self.task.count_items(batch)
     self.compiled.add(shapes)
 
   def _read_metrics(self) -> None:

@@ -9,8 +9,9 @@ from train.config import OptimConfig
 
 # Path components of parameters that are not weight matrices although they have two or more
 # axes: embeddings and position tables (rows are looked up, not multiplied), normalisation,
-# biases, and 3-tap depthwise filters, which start as the identity and must not shrink to zero.
-UNDECAYED = ("embedding", "positions", "norm", "bias", "depthwise")
+# biases, slots at their start, and 3-tap depthwise filters, which start as the identity and must
+# not shrink to zero.
+UNDECAYED = ("embedding", "positions", "norm", "bias", "initial", "depthwise")
 
 
 def learning_rate_schedule(config: OptimConfig) -> optax.Schedule:

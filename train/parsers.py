@@ -112,12 +112,15 @@ class Several(flags.ArgumentParser):
     """Parses `argument`, or raises ValueError saying what is expected."""
     parts = argument if isinstance(argument, (tuple, list)) else argument.split(",")
     try:
-      return tuple(self.parser.parse(part) for part in parts)
+      values = tuple(self.parser.parse(part) for part in parts)
     except ValueError:
       raise ValueError(f"expected {self.syntactic_help}") from None
+    if len(set(values)) < len(values):
+      raise ValueError("expected each value once")
+    return values
 
 
-class Pairs(flags.ArgumentParser):
+class Stages(flags.ArgumentParser):
   """Stages of a curriculum, as in 5:200,10:400."""
 
   syntactic_help = "difficulty:steps with commas between, as in 5:200,10:400"

@@ -1,7 +1,9 @@
 """Runs the cells of a suite, each where it stopped the last time."""
 
 import dataclasses
+import json
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,13 @@ import jax
 
 from train import loop, outputs, result
 from train.cell_task import make_task
+from train.cells import Cell
 from train.config import RunConfig
-from train.errors import Interrupted
-from train.experiments import Cell
+from train.errors import Interrupted, RunError
 from train.workers import claimed
 
 EVALUATIONS = 10  # of a cell while it is trained
-CELLS, ERROR = "cells", "error.json"
+CELLS, ERROR, ERROR_LENGTH = "cells", "error.json", 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Outcome:
   error: str | None = None
 
 
-def run_cells(cells: Sequence[Cell], workdir: Path, preset: str) -> None:
+def run_cells(cells: Sequence[Cell], workdir: Path, preset: str, *, debug: bool = False) -> None:
   """Trains and tests every cell that has no result yet and that no other process is at.
 
   A cell that fails is noted in its folder and the rest goes on; the next time it is tried again.
@@ -45,6 +47,7 @@ def run_cells(cells: Sequence[Cell], workdir: Path, preset: str) -> None:
     cells: the cells.
     workdir: folder of the suite.
     preset: name of the preset, for the results.
+    debug: whether to show the stack trace of a failure.
 
   Raises:
     Interrupted: on SIGTERM or Ctrl-C, when the cell under way has been saved.
@@ -57,9 +60,9 @@ def run_cells(cells: Sequence[Cell], workdir: Path, preset: str) -> None:
   for number, cell in enumerate(cells, start=1):
     folder = _folder(workdir, cell)
     with claimed(folder) as is_ours:
-      if is_ours and result.read(folder) is None:
+      if is_ours and not _is_finished(cell, folder):
         print(f"[{number}/{len(cells)}] {cell.experiment} {cell.name}", flush=True)
-        _run(cell, folder, preset)
+        _try(cell, folder, workdir, preset, debug)
 
 
 def collect(cells: Sequence[Cell], workdir: Path) -> list[Outcome]:
@@ -75,10 +78,10 @@ def collect(cells: Sequence[Cell], workdir: Path) -> list[Outcome]:
   outcomes = []
   for cell in cells:
     folder = _folder(workdir, cell)
-    found, error = result.read(folder), None
-    if found is None:
-      error = (outputs.read_json(folder / ERROR) or {}).get("error", "ended without a result")
-    outcomes.append(Outcome(cell, folder, found, error))
+    if _is_finished(cell, folder):
+      outcomes.append(Outcome(cell, folder, result.read(folder)))
+    else:
+      outcomes.append(Outcome(cell, folder, None, _why_not(folder)))
   return outcomes
 
 
@@ -86,7 +89,52 @@ def _folder(workdir: Path, cell: Cell) -> Path:
   return workdir / CELLS / cell.experiment / cell.name
 
 
+def _is_finished(cell: Cell, folder: Path) -> bool:
+  """Whether the folder has a result that needs no second look."""
+  try:
+    return result.read(folder) is not None and _is_of(cell, folder)
+  except RunError:
+    return False
+
+
+def _why_not(folder: Path) -> str:
+  """Why a cell has no result."""
+  try:
+    noted = outputs.read_json(folder / ERROR) or {}
+  except RunError as error:
+    return str(error)
+  return str(noted.get("error", "not finished; another process may be at it"))
+
+
+def _is_of(cell: Cell, folder: Path) -> bool:
+  """Whether what the folder holds, if anything, was made by this cell."""
+  record = outputs.read_json(folder / outputs.CONFIG)
+  return record is None or record.get("cell") == json.loads(json.dumps(cell.to_dict()))
+
+
+def _try(cell: Cell, folder: Path, workdir: Path, preset: str, debug: bool) -> None:
+  """Runs a cell; a failure is printed and noted in its folder."""
+  (folder / ERROR).unlink(missing_ok=True)
+  began = time.monotonic()
+  try:
+    _run(cell, folder, preset)
+  except Interrupted as stopped:
+    message = f"stopped; the same command with --workdir={workdir} goes on from here"
+    raise Interrupted(message, stopped.exit_status - 128) from stopped
+  except Exception as error:  # whatever it is, the other cells are worth having
+    if debug:
+      traceback.print_exc()
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"[:ERROR_LENGTH]
+    outputs.write_json(folder / ERROR, {"error": message})
+    print(f"  FAILED: {message}", flush=True)
+  else:
+    print(f"  {time.monotonic() - began:.0f} s", flush=True)
+
+
 def _run(cell: Cell, folder: Path, preset: str) -> None:
+  if not _is_of(cell, folder):
+    raise RunError(f"{folder}: made with other settings; delete it or use another --workdir")
+  result.read(folder)  # a broken one is not to be written over
   every = max(1, cell.optim.steps // EVALUATIONS)
   run = RunConfig(
     workdir=folder,
@@ -99,22 +147,5 @@ def _run(cell: Cell, folder: Path, preset: str) -> None:
     checkpoint_every=every,
     keep=1,
   )
-  record = {
-    "task": "diagnostics",
-    "experiment": cell.experiment,
-    "cell": cell.name,
-    "model": cell.model.to_dict(),
-    "versions": result.versions(),
-  }
-  (folder / ERROR).unlink(missing_ok=True)
-  began = time.monotonic()
-  try:
-    loop.train(make_task(cell), run, cell.optim, record)
-  except Interrupted:
-    raise
-  except Exception as error:  # whatever it is, the other cells are worth having
-    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    outputs.write_json(folder / ERROR, {"error": message})
-    print(f"  FAILED: {message}", flush=True)
-  else:
-    print(f"  {time.monotonic() - began:.0f} s", flush=True)
+  record = {"task": "diagnostics", "cell": cell.to_dict(), "versions": result.versions()}
+  loop.train(make_task(cell), run, cell.optim, record)

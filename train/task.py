@@ -30,8 +30,8 @@ class Task:
 
   Attributes:
     name: "language", ...
-    item: what the loss is averaged over, in the plural: "tokens".
-    items_per_batch: items of a global batch.
+    item: what throughput counts, in the plural: "tokens".
+    count_items: items of a global batch.
     splits: evaluated splits; the first chooses the best checkpoint.
     protocol: name of the evaluation protocol, for the result.
     build: makes the model from random streams; all its variables are `nnx.Param`.
@@ -47,7 +47,7 @@ class Task:
 
   name: str
   item: str
-  items_per_batch: int
+  count_items: Callable[[HostBatch], int]
   splits: tuple[str, ...]
   protocol: str
   build: Callable[[nnx.Rngs], nnx.Module]

@@ -5,6 +5,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def claimed(folder: Path) -> Iterator[bool]:
   with (folder / ".claim").open("w") as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
       yield False
     else:
       yield True
@@ -36,6 +37,8 @@ def claimed(folder: Path) -> Iterator[bool]:
 
 def run_workers(module: str, options: Sequence[str], count: int) -> None:
   """Runs a command in several processes at a time, each on its share of the CPU cores.
+
+  What they print appears line by line. A process that ends with an error says so itself.
 
   Args:
     module: the module to run.
@@ -45,21 +48,48 @@ def run_workers(module: str, options: Sequence[str], count: int) -> None:
   Raises:
     Interrupted: on SIGTERM or Ctrl-C, when all processes have ended.
   """
-  command = [sys.executable, "-m", module, *options]
   cores = _cores()
   with Interrupts() as interrupts:
-    workers = [subprocess.Popen(_on_cores(command, cores[index::count])) for index in range(count)]
-    asked = False
-    while running := [worker for worker in workers if worker.poll() is None]:
-      if interrupts.pending() and not asked:
-        asked = True
-        for worker in running:
-          worker.send_signal(interrupts.signum)
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        running[0].wait(POLL_SECONDS)
+    workers = [_start(module, options, cores[index::count]) for index in range(count)]
+    pumps = [threading.Thread(target=_pump, args=(worker,)) for worker in workers]
+    try:
+      for pump in pumps:
+        pump.start()
+      asked = False
+      while running := [worker for worker in workers if worker.poll() is None]:
+        if interrupts.pending() and not asked:
+          asked = True
+          for worker in running:
+            worker.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+          running[0].wait(POLL_SECONDS)
+    finally:
+      for worker in workers:
+        worker.terminate()
+    for pump in pumps:
+      pump.join()
     if interrupts.pending():
-      message = "all workers have saved and ended; the same command goes on from here"
+      message = "stopped; the same command goes on from here"
       raise Interrupted(message, interrupts.signum)
+
+
+def _start(module: str, options: Sequence[str], cores: Sequence[int]) -> subprocess.Popen:
+  """A process in a session of its own: Ctrl-C reaches it only through us."""
+  return subprocess.Popen(
+    _on_cores([sys.executable, "-m", module, *options], cores),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    errors="replace",
+    start_new_session=True,
+    env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # they share an accelerator
+  )
+
+
+def _pump(worker: subprocess.Popen) -> None:
+  with worker.stdout as lines:
+    for line in lines:
+      print(line, end="", flush=True)
 
 
 def _cores() -> list[int]:

@@ -1,6 +1,8 @@
 """The diagnostic suite as a command: what it leaves, and what interruptions and failures do."""
 
 import json
+import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,9 +12,14 @@ from flax import nnx
 from data.synthetic import CoordinateBinding
 from tmem import MemoryConfig, audit, interop
 from tmem.models import SequenceConfig, SequenceModel
-from train import cell_task, diagnostics, sweep
+from train import cell_task, diagnostics, diagnostics_report, flags, sweep
+from train.diagnostics_flags import COMMAND
+from train.diagnostics_plots import plot_places
+from train.diagnostics_report import CURVES
 from train.errors import Interrupted, RunError
+from train.experiments import EXPERIMENTS
 from train.losses import classification_loss, classification_sums
+from train.workers import claimed
 
 TINY = ("--preset=smoke", "--task=no_harm", "--methods=base,tensor", "--attention_window=2")
 
@@ -73,23 +80,24 @@ def test_an_interrupted_suite_goes_on_at_the_first_unfinished_cell(tmp_path, mon
   trained, train = [], sweep.loop.train
 
   def train_one(task, run, optim, record):
-    trained.append(record["cell"])
+    trained.append(record["cell"]["method"])
     if len(trained) == 2:
       raise Interrupted("SIGTERM", 15)
     return train(task, run, optim, record)
 
   monkeypatch.setattr(sweep.loop, "train", train_one)
-  with pytest.raises(Interrupted):
+  with pytest.raises(Interrupted, match=r"--workdir=.*/run goes on from here") as caught:
     run(tmp_path / "run")
+  assert caught.value.exit_status == 143
   run(tmp_path / "run")
-  assert trained == ["base-window_2-seed_0", *["tensor-window_2-seed_0"] * 2]
+  assert trained == ["base", "tensor", "tensor"]
 
 
 def test_a_failing_cell_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
   train = sweep.loop.train
 
   def fail_once(task, run, optim, record):
-    if record["cell"].startswith("base"):
+    if record["cell"]["method"] == "base":
       raise ValueError("out of luck")
     return train(task, run, optim, record)
 
@@ -108,10 +116,93 @@ def test_a_worker_trains_and_leaves_the_report_to_others(tmp_path, monkeypatch):
     sweep.loop, "train", lambda task, run, *rest: trained.append(run.workdir.name)
   )
   workdir = tmp_path / "run"
-  with sweep.claimed(workdir / "cells/no_harm/base-window_2-seed_0"):
+  with claimed(workdir / "cells/no_harm/base-window_2-seed_0"):
     run(workdir, "--worker")
   assert trained == ["tensor-window_2-seed_0"]
   assert not (workdir / "report.md").exists()
+
+
+def test_what_was_made_with_other_settings_is_neither_shown_nor_written_over(finished, tmp_path):
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  folder = workdir / "cells/no_harm/tensor-window_2-seed_0"
+  record = read(folder / "config.json")
+  record["cell"]["batch_size"] += 1
+  (folder / "config.json").write_text(json.dumps(record))
+  before = (folder / "result.json").read_bytes()
+  with pytest.raises(RunError, match=r"1 of 2 cells failed, .*made with other settings; delete it"):
+    run(workdir)
+  assert list(read(workdir / "report.json")["cells"]) == ["no_harm/base-window_2-seed_0"]
+  assert (folder / "result.json").read_bytes() == before
+
+
+def test_a_broken_result_is_reported(finished, tmp_path):
+  workdir = tmp_path / "run"
+  shutil.copytree(finished, workdir)
+  (workdir / "cells/no_harm/base-window_2-seed_0/result.json").write_text("{")
+  with pytest.raises(RunError, match=r"1 of 2 cells failed, .*result.json: not a JSON file"):
+    run(workdir)
+
+
+def test_the_test_samples_are_not_those_that_choose_the_checkpoint():
+  (cell,) = cells_of("--task=coordinate_binding", "--methods=base", "--attention_window=2")
+  task = cell_task.make_task(cell)
+  valid, test = (next(iter(task.eval_batches(name, 0))) for name in task.splits[:2])
+  assert cell.tests["valid"] == cell.tests[task.splits[1]]
+  assert not np.array_equal(valid["inputs"], test["inputs"])
+
+
+def cells_of(*options):
+  argv = ["diagnostics", "--workdir=/nowhere", "--preset=smoke", *options]
+  return flags.parse(COMMAND, argv).cells
+
+
+def outcomes_of(*options):
+  """Cells as if they had been trained, with made-up results."""
+  for cell in cells_of(*options):
+    tests = {f"{name}_accuracy": 0.25 for name in cell.tests}
+    found = {
+      **tests,
+      "ceilings": {name: task.ceiling() for name, task in cell.tests.items()},
+      "params": 1234,
+      "state_bytes": 99,
+      "causal": cell.model.causal,
+      "fusion_gates": {"block_0": 0.625} if cell.method == "tensor" else {},
+      "gate_start": 0.5,
+    }
+    if cell.method == "tensor":
+      found |= dict.fromkeys(tests, 0.75)
+    yield sweep.Outcome(cell, Path("/nowhere"), found)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_has_its_tables_and_pictures(experiment, tmp_path):
+  outcomes = list(outcomes_of(f"--task={experiment}"))
+  record = {"flags": {"task": experiment, "preset": "smoke"}}
+  text = diagnostics_report.write(tmp_path, record, outcomes)
+  report = (tmp_path / "report.md").read_text()
+  assert "best possible" in text
+  assert "75.0" in text
+  if experiment != "ablations":
+    assert "in points: " in report or experiment == "long_recall"
+    assert "25.0" in text
+    assert "| 0.625 | 0.125 |" in text
+  pictures = {path.stem for path in (tmp_path / "plots").glob("*.png")}
+  assert pictures >= {f"{experiment}_{x.replace(' ', '_')}" for x in CURVES.get(experiment, ())}
+
+
+def test_a_picture_that_fails_is_not_the_end_of_the_report(tmp_path):
+  outcomes = list(outcomes_of("--task=coordinate_binding"))
+  diagnostics_report.write(tmp_path, {"flags": {}}, outcomes)
+  assert "No picture places: FileNotFoundError" in (tmp_path / "report.md").read_text()
+
+
+def test_places_are_drawn_for_a_grid_of_any_axes(tmp_path):
+  for axes in (1, 2, 3, 4):
+    places = np.linspace(-1, 1, 5 * axes).reshape(5, axes)
+    path = tmp_path / f"{axes}.png"
+    plot_places((3,) * axes, places, np.full(5, 0.2), places, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_sums_count_the_answers_alone():

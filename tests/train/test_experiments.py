@@ -6,10 +6,11 @@ import pytest
 
 from data.synthetic import CoordinateBinding, LongRecall
 from train import flags
+from train.cells import CONTESTANTS, Cell, count_params
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_presets import PRESETS, SETTINGS
 from train.errors import FlagError
-from train.experiments import EXPERIMENTS, METHODS, Cell, count_params
+from train.experiments import EXPERIMENTS
 
 
 def cells(*options: str) -> tuple[Cell, ...]:
@@ -27,7 +28,7 @@ def test_the_wide_baseline_has_the_parameters_of_the_memory():
   for preset in ("cpu", "paper"):
     by_method = {
       cell.method: count_params(cell.model)
-      for cell in cells(f"--preset={preset}", "--task=coordinate_binding", "--seeds=1")
+      for cell in cells(f"--preset={preset}", "--task=no_harm", "--seeds=1")
     }
     assert abs(by_method["base_wide"] / by_method["tensor"] - 1) < 0.02
     assert by_method["base"] < 0.98 * by_method["tensor"]
@@ -35,7 +36,7 @@ def test_the_wide_baseline_has_the_parameters_of_the_memory():
 
 def test_methods_differ_by_nothing_but_the_method():
   suite = cells("--task=map_building", "--attention_window=4", "--seeds=1")
-  assert [cell.method for cell in suite] == list(METHODS)
+  assert [cell.method for cell in suite] == list(CONTESTANTS)
   same = {dataclasses.replace(c.model, method="base", mlp_features=1) for c in suite}
   assert len(same) == 1
   assert len({(c.training, c.optim, c.batch_size, tuple(c.tests)) for c in suite}) == 1
@@ -44,8 +45,8 @@ def test_methods_differ_by_nothing_but_the_method():
 def test_windows_close_the_attention():
   suite = cells("--task=no_harm", "--attention_window=full,7", "--seeds=2")
   assert [(c.window, c.method, c.seed) for c in suite] == [
-    *[("full", method, 0) for method in METHODS],
-    *[(7, m, seed) for m in METHODS for seed in ((0,) if m == "base_wide" else (0, 1))],
+    *[("full", method, 0) for method in CONTESTANTS],
+    *[(7, m, seed) for m in CONTESTANTS for seed in ((0,) if m == "base_wide" else (0, 1))],
   ]
   assert [c.model.attention_window for c in suite] == [None] * 4 + [7] * 7
 
@@ -80,12 +81,11 @@ def test_a_flag_takes_the_place_of_the_preset():
 
 
 def test_each_ablation_changes_one_thing():
-  suite = {
-    cell.variant: cell.model for cell in cells("--task=ablations", "--preset=paper", "--seeds=1")
-  }
+  suite = {cell.variant: cell.model for cell in cells("--task=ablations", "--seeds=1")}
   base = suite.pop("recommended")
-  leaking = suite.pop("state_scope_depth")
-  assert (leaking.state_scope, leaking.causal) == ("depth", False)
+  everywhere, leaking = suite.pop("memory_in_every_block"), suite.pop("state_scope_depth")
+  assert dataclasses.replace(leaking, state_scope="layer", allow_future_leak=False) == everywhere
+  assert (leaking.memory_layers, leaking.causal) == ((0, 1), False)
   changed = {
     variant: {
       field.name
@@ -94,18 +94,44 @@ def test_each_ablation_changes_one_thing():
     }
     for variant, model in suite.items()
   }
-  assert changed.pop("read_query_token") == {"chunk_size", "read_query"}
+  assert changed.pop("chunk_size_2_read_query_token") == {"chunk_size", "read_query"}
   assert all(len(fields) == 1 for fields in changed.values())
   assert set().union(*changed.values()) == {
     "write", "coordinate_heads", "depthwise", "grid", "chunk_size", "forget_bias", "sigma_scale",
   }  # fmt: skip
 
 
-def test_long_recall_trains_on_one_segment_and_is_asked_from_afar():
-  cell = cells("--task=long_recall", "--distances=100,300", "--curriculum=10:5", "--tested=20")[0]
-  assert [task.length for task, _ in cell.training.stages] == [cell.segment] == [32]
-  assert cell.tests["distance_300"] == LongRecall(writes=10, noise=0.05, distractors=290)
-  assert cell.tests["writes_20"] == CoordinateBinding(writes=20, noise=0.05)
+def test_long_recall_is_trained_across_segments_and_asked_from_afar():
+  suite = cells("--task=long_recall", "--distances=100,300")
+  distance = next(cell for cell in suite if cell.variant == "distance-grid_3x3x3")
+  assert (distance.segment, distance.model.memory.grid) == (32, (3, 3, 3))
+  assert [(task.writes, task.length) for task, _ in distance.training.stages] == [
+    (5, 32),
+    (10, 32),
+    (10, 128),
+  ]
+  assert distance.tests["distance_300"] == LongRecall(writes=10, noise=0.05, distractors=290)
+  capacity = next(cell for cell in suite if cell.variant == "capacity")
+  assert (capacity.segment, capacity.method) == (None, "base")
+  assert capacity.tests["writes_512"] == CoordinateBinding(writes=512, noise=0.05)
+
+
+def test_methods_without_a_grid_are_not_trained_again_for_each():
+  suite = cells("--task=long_recall", "--methods=base,tensor")
+  assert [cell.variant for cell in suite if cell.method == "base"] == ["distance", "capacity"]
+  assert {cell.method for cell in cells("--task=ablations", "--methods=base,slots,tensor")} == {
+    "tensor"
+  }
+
+
+def test_the_paper_has_a_model_for_each_difficulty():
+  suite = cells("--preset=paper", "--task=occlusion", "--methods=tensor", "--seeds=1")
+  variants = {f"{v}-hidden_{n}" for v in ("until_end", "middle") for n in (0, 2, 4, 6)}
+  assert {cell.variant for cell in suite} == variants
+  for cell in suite:
+    valid, task = cell.tests.values()
+    assert cell.training.stages == ((task, 1500),)
+    assert valid == task
 
 
 @pytest.mark.parametrize(
@@ -116,15 +142,21 @@ def test_long_recall_trains_on_one_segment_and_is_asked_from_afar():
     ("--preset=huge", "--preset=huge: expected one of cpu, paper, smoke"),
     ("--attention_window=0", "--attention_window=0: expected .*full, or an integer of at least 1"),
     ("--curriculum=5", r"--curriculum=5: expected difficulty:steps .*as in 5:200,10:400"),
+    ("--methods=base,base", "--methods=base,base: expected each value once"),
     ("--curriculum=5:9", "--curriculum: every task counts something else; choose one with --task"),
     (
-      "--task=long_recall --curriculum=300:9",
-      r"--distances: 256 tokens .* do not hold 300 writes",
+      "--task=long_recall --curriculum=30:9",
+      "--segment: 32 tokens do not hold 30 writes, 4 queries",
     ),
+    (
+      "--task=long_recall --segment=400 --curriculum=300:9",
+      "--distances: 256 tokens .* do not hold 300 writes",
+    ),
+    ("--task=long_recall --chunk_size=3", "--segment: 32 tokens are not whole chunks"),
     ("--chunk_size=99 --task=no_harm", r"--chunk_size: got 99, but a stream has 32 tokens"),
     ("--grid=0,2,2", "--grid=0,2,2: expected one to four integers"),
     ("--num_heads=5", r"--features: 64 is not a multiple of --num_heads 5"),
-    ("--task=occlusion --tested=7", "hidden: got 7, expected an integer from 0 to 6"),
+    ("--task=occlusion --tested=7", "--curriculum, --tested: hidden: got 7, expected"),
   ],
 )
 def test_bad_flags_say_what_came_and_what_is_right(options, message):
@@ -134,9 +166,12 @@ def test_bad_flags_say_what_came_and_what_is_right(options, message):
 
 def test_presets_say_what_they_promise():
   binding = SETTINGS["paper"]["coordinate_binding"]
+  assert (binding.learning_rate, binding.memory.forget_bias) == (3e-4, 0.0)
   memory = binding.memory
   assert (binding.features, binding.num_layers, binding.num_heads) == (64, 2, 4)
   assert (memory.channels, memory.grid, memory.chunk_size) == (16, (6, 6, 6), 1)
-  assert (binding.batch_size, binding.steps, binding.seeds) == (128, 2000, 3)
+  assert (binding.batch_size, binding.stages[-1][1], binding.seeds) == (128, 2000, 3)
   assert SETTINGS["paper"]["map_building"].features == 96
-  assert {4, 6} <= set(SETTINGS["cpu"]["occlusion"].tested)
+  for settings in SETTINGS["cpu"].values():
+    slots = settings.slots.count * settings.features
+    assert slots >= 2 * settings.memory.cells * settings.memory.channels  # at least as much state
