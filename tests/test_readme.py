@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -40,10 +41,11 @@ def test_pictures_and_links_exist():
       assert (ROOT / target).exists(), target
 
 
-def test_flags_shown_are_flags_of_the_command():
-  shown = re.findall(r"python -m train\.language ([^`\n]*)", README)
+@pytest.mark.parametrize("command", ["language", "diagnostics"])
+def test_flags_shown_are_flags_of_the_command(command):
+  shown = re.findall(rf"python -m train\.{command} ([^`\n]*)", README)
   help_text = subprocess.run(
-    [sys.executable, "-m", "train.language", "--helpfull"],
+    [sys.executable, "-m", f"train.{command}", "--helpfull"],
     cwd=ROOT,
     capture_output=True,
     text=True,
