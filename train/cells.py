@@ -40,6 +40,8 @@ class Settings:
     slots: the slot memory; it has the chunks of the other.
     per_test: whether each test has a model of its own, trained on it alone for as many steps as
       the last stage has, in place of one model that goes through the stages.
+    out_of_reach: whether distractors part the writes of a binding from its queries, so many that
+      attention in a window reaches no write when the first query comes.
     noise: noise of the queries in each test of a binding; training has the first.
     distances: tokens between the first write and the first query in `long_recall`.
     segment: tokens of a segment of `long_recall`.
@@ -67,6 +69,7 @@ class Settings:
   memory: MemoryConfig
   slots: SlotConfig
   per_test: bool = False
+  out_of_reach: bool = False
   noise: tuple[float, ...] = (0.05,)
   distances: tuple[int, ...] = ()
   segment: int = 32
@@ -84,6 +87,12 @@ class Settings:
   warmup_steps: int = 50
   gate_init: float = 0.0
   memory_every_n_layers: int = 1
+
+  @property
+  def gap(self) -> int:
+    """Distractors between writes and queries: block after block, attention sees that far."""
+    closed = [window for window in self.attention_window if window != "full"]
+    return self.num_layers * (max(closed) - 1) if closed and self.out_of_reach else 0
 
 
 @dataclasses.dataclass(frozen=True)

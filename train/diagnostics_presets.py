@@ -26,6 +26,7 @@ def _cpu() -> dict[str, Settings]:
     seeds=3,
     stages=((5, 200), (10, 400), (20, 600)),
     tested=(5, 10, 20, 50),
+    out_of_reach=True,
     noise=(0.05, 0.0, 0.1),
     memory_every_n_layers=2,
     memory=MemoryConfig(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data.synthetic import eval_batches
+from data.synthetic import LongRecall, SyntheticTask, eval_batches
 from tmem import interop
 from tmem.places import memory_places
 from train import flags, outputs
@@ -17,6 +17,11 @@ from train.diagnostics_plots import plot_accuracy, plot_gates, plot_places
 from train.report import markdown_table, write_report
 from train.sweep import Outcome
 
+
+def _is_far(task: SyntheticTask) -> bool:
+  return isinstance(task, LongRecall)
+
+
 HEADLINE = ("base", "slots", "tensor")
 # By experiment, the pictures of accuracy: the difficulty of a test, or None if it is not of them.
 CURVES: Mapping[str, Mapping[str, Callable[[Any], int | None]]] = {
@@ -24,8 +29,8 @@ CURVES: Mapping[str, Mapping[str, Callable[[Any], int | None]]] = {
   "map_building": {"observations": lambda task: task.observations},
   "occlusion": {"hidden frames": lambda task: task.hidden},
   "long_recall": {
-    "distance": lambda task: task.writes + task.distractors if task.distractors else None,
-    "writes at once": lambda task: None if task.distractors else task.writes,
+    "distance": lambda task: task.writes + task.distractors if _is_far(task) else None,
+    "writes at once": lambda task: None if _is_far(task) else task.writes,
   },
 }
 

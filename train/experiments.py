@@ -34,17 +34,28 @@ MEMORY_CHANGES: Mapping[str, Mapping[str, Any]] = {
 
 def coordinate_binding(settings: Settings) -> Iterator[Cell]:
   """Values bound to points; the difficulty is the number of writes."""
-
-  def task(writes: int, noise: float) -> SyntheticTask:
-    return CoordinateBinding(writes=writes, noise=noise)
-
   tests = {
-    f"writes_{writes}_noise_{noise:g}": task(writes, noise)
+    f"writes_{writes}_noise_{noise:g}": CoordinateBinding(
+      writes=writes, noise=noise, distractors=settings.gap
+    )
     for noise in settings.noise
     for writes in settings.tested
   }
-  training = _curriculum(settings.stages, lambda writes: task(writes, settings.noise[0]))
+  training = _binding_curriculum(settings, settings.stages)
   yield from make_cells("coordinate_binding", "", settings, training, tests)
+
+
+def _binding_curriculum(settings: Settings, stages: Stages) -> Curriculum:
+  """Bindings in stages. Attention may help in the first of several: nothing is learnt without."""
+  gaps = [settings.gap] * len(stages)
+  if len(stages) > 1:
+    gaps[0] = 0
+  return Curriculum(
+    tuple(
+      (CoordinateBinding(writes=writes, noise=settings.noise[0], distractors=gap), steps)
+      for (writes, steps), gap in zip(stages, gaps, strict=True)
+    )
+  )
 
 
 def map_building(settings: Settings) -> Iterator[Cell]:
@@ -154,12 +165,13 @@ def _recall(settings: Settings) -> tuple[Curriculum, dict[str, SyntheticTask]]:
 
 def _capacity(settings: Settings) -> tuple[Curriculum, dict[str, SyntheticTask]]:
   """Training and tests of how many bindings a state holds."""
-
-  def task(writes: int) -> SyntheticTask:
-    return CoordinateBinding(writes=writes, noise=settings.noise[0])
-
-  stages = settings.capacity_stages or settings.stages
-  return _curriculum(stages, task), {f"writes_{n}": task(n) for n in settings.capacities}
+  tests = {
+    f"writes_{writes}": CoordinateBinding(
+      writes=writes, noise=settings.noise[0], distractors=settings.gap
+    )
+    for writes in settings.capacities
+  }
+  return _binding_curriculum(settings, settings.capacity_stages or settings.stages), tests
 
 
 def _by_grid(settings: Settings) -> Iterator[tuple[str, Settings]]:

@@ -51,6 +51,18 @@ def test_windows_close_the_attention():
   assert [c.model.attention_window for c in suite] == [None] * 4 + [7] * 7
 
 
+def test_a_closed_window_reaches_no_write_when_it_is_asked():
+  for options in (("--attention_window=full,4",), ("--attention_window=3", "--num_layers=5")):
+    for cell in cells("--task=coordinate_binding", *options):
+      if cell.window != "full":
+        # Block after block, a query sees `window - 1` tokens farther back.
+        reach = cell.model.num_layers * (cell.window - 1)
+        later = [task for task, _ in cell.training.stages[1:]]
+        assert all(task.distractors >= reach for task in [*later, *cell.tests.values()])
+  published = cells("--preset=paper", "--task=coordinate_binding")
+  assert {task.distractors for cell in published for task in cell.tests.values()} == {0}
+
+
 def test_a_flag_takes_the_place_of_the_preset():
   (cell,) = cells(
     "--task=coordinate_binding",
@@ -66,14 +78,15 @@ def test_a_flag_takes_the_place_of_the_preset():
     "--learning_rate=0.1",
     "--batch_size=7",
   )
-  assert cell.training.stages == (
-    (CoordinateBinding(writes=3, noise=0.1), 20),
-    (CoordinateBinding(writes=6, noise=0.1), 30),
-  )
+
+  def task(writes, distractors=2):
+    return CoordinateBinding(writes=writes, noise=0.1, distractors=distractors)
+
+  assert cell.training.stages == ((task(3, 0), 20), (task(6), 30))
   assert cell.tests == {
-    "valid": CoordinateBinding(writes=6, noise=0.1),
-    "writes_6_noise_0.1": CoordinateBinding(writes=6, noise=0.1),
-    "writes_9_noise_0.1": CoordinateBinding(writes=9, noise=0.1),
+    "valid": task(6),
+    "writes_6_noise_0.1": task(6),
+    "writes_9_noise_0.1": task(9),
   }
   memory = cell.model.memory
   assert (memory.grid, memory.channels, memory.forget_bias) == ((2, 3, 4), 5, 1.0)
@@ -113,7 +126,7 @@ def test_long_recall_is_trained_across_segments_and_asked_from_afar():
   assert distance.tests["distance_300"] == LongRecall(writes=10, noise=0.05, distractors=290)
   capacity = next(cell for cell in suite if cell.variant == "capacity")
   assert (capacity.segment, capacity.method) == (None, "base")
-  assert capacity.tests["writes_512"] == CoordinateBinding(writes=512, noise=0.05)
+  assert capacity.tests["writes_512"] == CoordinateBinding(512, noise=0.05, distractors=6)
 
 
 def test_methods_without_a_grid_are_not_trained_again_for_each():
