@@ -42,6 +42,19 @@ def test_later_tokens_have_exactly_no_influence(method, randomised, inputs):
   assert future_influence(make(randomised, method=method), inputs) == 0.0
 
 
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"write": "nearest", "coordinate_heads": "separate"},
+    {"depthwise": False, "read_query": "token"},
+  ],
+  ids=["nearest-separate", "no_depthwise-token"],
+)
+def test_no_part_that_can_be_exchanged_lets_the_future_in(change, randomised, inputs):
+  memory = dataclasses.replace(SMALL.memory, **change)
+  assert future_influence(make(randomised, memory=memory), inputs) == 0.0
+
+
 def test_the_published_state_scope_is_seen_to_leak(randomised, inputs):
   model = make(randomised, state_scope="depth", allow_future_leak=True)
   assert future_influence(model, inputs) > 1e-6

@@ -1,5 +1,6 @@
 """The diagnostic suite as a command: what it leaves, and what interruptions and failures do."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -150,6 +151,15 @@ def test_the_test_samples_are_not_those_that_choose_the_checkpoint():
   valid, test = (next(iter(task.eval_batches(name, 0))) for name in task.splits[:2])
   assert cell.tests["valid"] == cell.tests[task.splits[1]]
   assert not np.array_equal(valid["inputs"], test["inputs"])
+
+
+def test_batches_of_an_evaluation_fit_the_devices(monkeypatch):
+  (cell,) = cells_of("--task=no_harm", "--methods=base", "--attention_window=2")
+  cell = dataclasses.replace(cell, eval_samples=10)
+  monkeypatch.setattr(cell_task.jax, "device_count", lambda: 8)
+  (batch,) = cell_task.make_task(cell).eval_batches("valid", 0)
+  assert batch["mask"].shape == (16, 3)
+  assert batch["mask"].any(axis=1).sum() == 10
 
 
 def cells_of(*options):
