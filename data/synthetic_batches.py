@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -180,13 +180,26 @@ def eval_batches(
   return _EvalBatches(task, int(count), int(batch_size), int(seed), int(stream))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
+def _compiled(function: Callable[..., Batch]) -> Callable[..., Batch]:
+  """Compiles a function of (task, position, rows) whose first and last argument are static."""
+
+  @functools.cache
+  def jitted() -> Callable[..., Batch]:
+    # Random numbers compile slowly on a CPU, and run no faster for it at the higher levels. Asked
+    # for late: the backend must not be chosen by an import.
+    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    return jax.jit(function, static_argnums=(0, 2), compiler_options=options)
+
+  return functools.wraps(function)(lambda *arguments: jitted()(*arguments))
+
+
+@_compiled
 def _training_rows(task: SyntheticTask, position: jax.Array, rows: int) -> Batch:
   seed, batch, first = position
   return task.sample_rows(jax.random.fold_in(_stream(seed, _TRAINING), batch), first, rows)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
+@_compiled
 def _evaluation_rows(task: SyntheticTask, position: jax.Array, rows: int) -> Batch:
   seed, stream, first, count = position
   batch = task.sample_rows(_stream(seed, stream), first, rows)
