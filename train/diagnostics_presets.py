@@ -1,7 +1,7 @@
 """Sizes of the diagnostic experiments, by preset.
 
-cpu    All of it within an hour on two CPU cores (--jobs=2): one model for all difficulties, trained
-       in stages, with what learnt fastest of what was tried (docs/diagnostics.md).
+cpu    For two CPU cores (--jobs=2): one model for all difficulties, trained in stages, with what
+       learnt fastest of what was tried (docs/diagnostics.md).
 paper  Shapes and hyperparameters of arXiv 2605.27686, one model for each difficulty, forget bias 0:
        a GPU's work.
 smoke  Seconds a cell: does everything work?
