@@ -43,7 +43,8 @@ def test_pictures_and_links_exist():
 
 @pytest.mark.parametrize("command", ["language", "diagnostics"])
 def test_flags_shown_are_flags_of_the_command(command):
-  shown = re.findall(rf"python -m train\.{command} ([^`\n]*)", README)
+  text = README.replace("\\\n", " ")  # a command may go on in the next line
+  shown = re.findall(rf"python -m train\.{command} ([^`\n]*)", text)
   help_text = subprocess.run(
     [sys.executable, "-m", f"train.{command}", "--helpfull"],
     cwd=ROOT,
