@@ -1,6 +1,6 @@
 """One memory step as a pure state transition: read, write, gates, update."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,22 +32,6 @@ class MemoryState(NamedTuple):
   fill: jax.Array | None = None
 
 
-class GateParams(NamedTuple):
-  """Parameters of the gate convolution over [write volume; hidden] (2C channels).
-
-  Attributes:
-    depthwise: [axes, 3, 2C], one 3-tap kernel per grid axis and channel.
-    depthwise_bias: [axes, 2C].
-    pointwise: [2C, 4C], columns in the order i, f, o, g.
-    pointwise_bias: [4C].
-  """
-
-  depthwise: jax.Array
-  depthwise_bias: jax.Array
-  pointwise: jax.Array
-  pointwise_bias: jax.Array
-
-
 class StepInputs(NamedTuple):
   """What one chunk brings to the memory; `memory_scan` takes it with a leading chunk axis.
 
@@ -66,6 +50,25 @@ class StepInputs(NamedTuple):
   write: jax.Array | None = None
 
 
+class Gates(Protocol):
+  """Parameters of the gates: the part of a memory step in which the dynamics differ."""
+
+  def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
+    """The shape that each array must have, by its name."""
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
+    """What one chunk makes of the gates.
+
+    Args:
+      inputs: the chunk; the dtype of its content is the compute type of products with
+        parameters, everything else has the type of `hidden`.
+      hidden: [batch, *grid, channels], before the write.
+
+    Returns:
+      [batch, *grid, 4 * channels] in the order i, f, o, g.
+    """
+
+
 def init_state(config: MemoryConfig, batch_size: int) -> MemoryState:
   """The empty memory: hidden and cell [batch_size, *grid, channels] of zeros.
 
@@ -80,11 +83,11 @@ def init_state(config: MemoryConfig, batch_size: int) -> MemoryState:
   )
 
 
-def check_inputs(params: GateParams, state: MemoryState, inputs: StepInputs, *lead: int) -> None:
+def check_inputs(params: Gates, state: MemoryState, inputs: StepInputs, *lead: int) -> None:
   """Raises ValueError unless the shapes agree, naming the first array that does not.
 
   Args:
-    params: the gate convolution.
+    params: parameters of the gates.
     state: its `hidden` sets batch, grid and channels.
     inputs: one chunk, or several with the leading axes `lead`.
     *lead: sizes of the axes in front of the batch.
@@ -97,10 +100,10 @@ def check_inputs(params: GateParams, state: MemoryState, inputs: StepInputs, *le
   axes, reads = len(grid), inputs.read_at.shape[-2] if inputs.read_at.ndim > 1 else 1
   expected = {
     "state.cell": (state.cell, (batch, *grid, channels)),
-    "params.depthwise": (params.depthwise, (axes, 3, 2 * channels)),
-    "params.depthwise_bias": (params.depthwise_bias, (axes, 2 * channels)),
-    "params.pointwise": (params.pointwise, (2 * channels, 4 * channels)),
-    "params.pointwise_bias": (params.pointwise_bias, (4 * channels,)),
+    **{
+      f"params.{name}": (getattr(params, name), shape)
+      for name, shape in params.shapes(axes, channels).items()
+    },
     "inputs.content": (inputs.content, (*lead, batch, channels)),
     "inputs.write_at": (inputs.write_at, (*lead, batch, axes)),
     "inputs.read_at": (inputs.read_at, (*lead, batch, reads, axes)),
@@ -115,47 +118,10 @@ def check_inputs(params: GateParams, state: MemoryState, inputs: StepInputs, *le
       raise ValueError(f"{name}: got shape {array.shape}, expected {shape}")
 
 
-def depthwise_conv(volume: Volume, kernel: jax.Array, bias: jax.Array) -> Volume:
-  """Three-tap zero-padded depthwise convolutions along each grid axis in turn.
-
-  Args:
-    volume: [batch, *grid, channels].
-    kernel: [axes, 3, channels].
-    bias: [axes, channels], added after each axis.
-
-  Returns:
-    [batch, *grid, channels].
-  """
-  for axis, (taps, shift) in enumerate(zip(kernel, bias, strict=True), start=1):
-    size = volume.shape[axis]
-    padding = [(1, 1) if a == axis else (0, 0) for a in range(volume.ndim)]
-    padded = jnp.pad(volume, padding)
-    window = [jax.lax.slice_in_dim(padded, o, o + size, axis=axis) for o in range(3)]
-    volume = sum(tap * part for tap, part in zip(taps, window, strict=True)) + shift
-  return volume
-
-
-def gate_preactivations(params: GateParams, volume: Volume, hidden: Volume, dtype) -> jax.Array:
-  """The gate convolution over [write volume; hidden].
-
-  Args:
-    params: the gate convolution.
-    volume: [batch, *grid, channels], the write volume.
-    hidden: like `volume`.
-    dtype: compute type of the pointwise product; everything else has the type of `hidden`.
-
-  Returns:
-    [batch, *grid, 4 * channels] in the order i, f, o, g.
-  """
-  mixed = depthwise_conv(
-    jnp.concatenate([volume, hidden], axis=-1),
-    params.depthwise.astype(hidden.dtype),
-    params.depthwise_bias.astype(hidden.dtype),
-  )
-  product = jnp.matmul(
-    mixed.astype(dtype), params.pointwise.astype(dtype), preferred_element_type=hidden.dtype
-  )
-  return product + params.pointwise_bias.astype(hidden.dtype)
+def write_volume(inputs: StepInputs, hidden: Volume) -> Volume:
+  """The content of a chunk spread around its place, in the shape and type of `hidden`."""
+  content = inputs.content.astype(hidden.dtype)
+  return gaussian_volume(content, inputs.write_at, inputs.spread, hidden.shape[1:-1])
 
 
 def lstm_update(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -173,12 +139,12 @@ def select_rows(rows: jax.Array | None, new: Volume, old: Volume) -> Volume:
 
 
 def memory_step(
-  params: GateParams, state: MemoryState, inputs: StepInputs
+  params: Gates, state: MemoryState, inputs: StepInputs
 ) -> tuple[MemoryState, jax.Array]:
   """Reads the state, then writes one chunk into it.
 
   Args:
-    params: the gate convolution.
+    params: parameters of the gates; their type says which dynamics.
     state: the state before the chunk.
     inputs: reads and write of the chunk.
 
@@ -193,12 +159,8 @@ def memory_step(
   """
   check_inputs(params, state, inputs)
   hidden, cell = state.hidden, state.cell
-  grid = hidden.shape[1:-1]
-  read = read_corners(hidden, *corner_weights(inputs.read_at, grid))
-  content = inputs.content.astype(hidden.dtype)
-  volume = gaussian_volume(content, inputs.write_at, inputs.spread, grid)
-  gates = gate_preactivations(params, volume, hidden, inputs.content.dtype)
-  new_hidden, new_cell = lstm_update(gates, cell)
+  read = read_corners(hidden, *corner_weights(inputs.read_at, hidden.shape[1:-1]))
+  new_hidden, new_cell = lstm_update(params.preactivations(inputs, hidden), cell)
   state = state._replace(
     hidden=select_rows(inputs.write, new_hidden, hidden),
     cell=select_rows(inputs.write, new_cell, cell),

@@ -12,6 +12,7 @@ import numpy as np
 READ_QUERIES = ("first", "token")
 TAILS = ("commit", "hold")
 IMPLEMENTATIONS = ("fast", "plain")
+DYNAMICS = ("convlstm", "parallel", "selective")
 WRITES = ("gaussian", "nearest")
 COORDINATE_HEADS = ("shared", "separate")
 
@@ -29,11 +30,16 @@ class MemoryConfig:
     sigma_max: upper bound of the spread, or None.
     read_query: "first": the chunk's first token reads for all of them (as published);
       "token": each token reads for itself.
+    dynamics: what the gates see. "convlstm": a convolution over what is written and what is held
+      (as published); "parallel": over what is written alone; "selective": one vector per chunk
+      under the Gaussian of its write. The last two are linear in the cell and run in parallel
+      over time.
     write: "gaussian" spreads the content around its coordinate (as published); "nearest" puts it
       into the nearest cell alone, which leaves the write's coordinate without a gradient.
     coordinate_heads: "shared": one head finds the place of reads and writes (as published);
       "separate": each has its own.
-    depthwise: whether the gates see a cell's neighbours (as published) or the cell alone.
+    depthwise: whether the gates see a cell's neighbours (as published) or the cell alone;
+      "selective" dynamics never do.
     forget_bias: start value of the forget gate's bias. The published 0 halves what is stored
       at every step; 3 keeps 95 % of it.
     tail: what a ragged last chunk does: "commit" zero-pads and writes it (as published),
@@ -58,6 +64,7 @@ class MemoryConfig:
   sigma_min: float | None = None
   sigma_max: float | None = None
   read_query: str = "first"
+  dynamics: str = "convlstm"
   write: str = "gaussian"
   coordinate_heads: str = "shared"
   depthwise: bool = True
@@ -80,6 +87,7 @@ class MemoryConfig:
     if None not in (self.sigma_min, self.sigma_max) and self.sigma_min > self.sigma_max:
       raise ValueError(f"sigma_min: {self.sigma_min} is above sigma_max {self.sigma_max}")
     check_choice("read_query", self.read_query, READ_QUERIES)
+    check_choice("dynamics", self.dynamics, DYNAMICS)
     check_choice("write", self.write, WRITES)
     check_choice("coordinate_heads", self.coordinate_heads, COORDINATE_HEADS)
     check_choice("depthwise", self.depthwise, (True, False))

@@ -1,4 +1,4 @@
-"""The fast memory scan: the numbers of `plain_scan` with a hand-written backward pass.
+"""The fast scan of the published dynamics, with a hand-written backward pass.
 
 What makes it fast: the Gaussian is separable and the depthwise convolution linear, so the
 write half of the gate convolution is one small factor per axis, computed for all chunks
@@ -13,14 +13,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import (
-  GateParams,
-  MemoryState,
-  StepInputs,
-  depthwise_conv,
-  lstm_update,
-  select_rows,
-)
+from tmem.cell import MemoryState, StepInputs, lstm_update, select_rows
+from tmem.convlstm import GateParams
+from tmem.convolution import convolved_factors, factorised_conv
 from tmem.grid import corner_weights, gaussian_factors, outer_product, read_corners
 from tmem.typing import Grid, Volume
 
@@ -62,20 +57,14 @@ def fused_scan(
 def _bias_volume(params: GateParams, grid: Grid, dtype) -> jax.Array:
   """What the gate convolution makes of an empty input: [*grid, 4C]."""
   empty = jnp.zeros((1, *grid, params.pointwise.shape[0]), dtype)
-  mixed = depthwise_conv(empty, params.depthwise.astype(dtype), params.depthwise_bias.astype(dtype))
-  product = jnp.matmul(mixed, params.pointwise.astype(dtype))
-  return (product + params.pointwise_bias.astype(dtype))[0]
+  return factorised_conv(empty, *params, dtype=dtype)[0]
 
 
 def _write_factors(taps: jax.Array, inputs: StepInputs, grid: Grid) -> tuple[jax.Array, ...]:
   """The convolved write volumes of all chunks as per-axis factors [chunks, batch, n, C]."""
-  factors = []
-  for axis, factor in enumerate(gaussian_factors(inputs.write_at, inputs.spread, grid)):
-    padded = jnp.pad(factor.astype(taps.dtype), ((0, 0), (0, 0), (1, 1)))
-    n = factor.shape[-1]
-    factors.append(sum(padded[..., o : o + n, None] * taps[axis, o] for o in range(3)))
-  factors[0] = factors[0] * inputs.content.astype(taps.dtype)[..., None, :]
-  return tuple(factors)
+  factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
+  first, *others = convolved_factors(factors, taps)
+  return first * inputs.content.astype(taps.dtype)[..., None, :], *others
 
 
 def _shifted(volume: jax.Array, axis: int) -> list[jax.Array]:

@@ -1,5 +1,6 @@
 """The voxel grid: where cells lie, the Gaussian soft write and the multilinear read."""
 
+import functools
 import math
 
 import jax
@@ -59,12 +60,30 @@ def gaussian_factors(coords: Coords, spread: Spread, grid: Grid) -> tuple[jax.Ar
 
 
 def outer_product(factors: tuple[jax.Array, ...]) -> Volume:
-  """Multiplies per-axis factors [batch, n, channels] into a volume [batch, *grid, channels]."""
+  """Multiplies per-axis factors [..., n, channels] into a volume [..., *grid, channels]."""
   volume = factors[0]
-  for factor in factors[1:]:
-    spread_out = factor.reshape(factor.shape[0], *(1,) * (volume.ndim - 2), *factor.shape[1:])
-    volume = volume[..., None, :] * spread_out
+  for axes, factor in enumerate(factors[1:], start=1):
+    *lead, size, channels = factor.shape
+    volume = volume[..., None, :] * factor.reshape(*lead, *(1,) * axes, size, channels)
   return volume
+
+
+def outer_product_at(factors: tuple[jax.Array, ...], cells: jax.Array) -> jax.Array:
+  """`outer_product` at some cells only.
+
+  Args:
+    factors: one array [..., n, channels] per axis.
+    cells: [..., m] int32, indices into the flattened grid.
+
+  Returns:
+    [..., m, channels].
+  """
+  index = jnp.unravel_index(cells, tuple(factor.shape[-2] for factor in factors))
+  picked = [
+    jnp.take_along_axis(factor, i[..., None], axis=-2, mode="clip")
+    for factor, i in zip(factors, index, strict=True)
+  ]
+  return functools.reduce(jnp.multiply, picked)
 
 
 def gaussian_volume(content: Features, coords: Coords, spread: Spread, grid: Grid) -> Volume:

@@ -7,38 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem import cell, chunks
-from tmem.cell import GateParams, MemoryState, StepInputs
+from tmem.cell import MemoryState, StepInputs
 from tmem.config import MemoryConfig
+from tmem.dynamics import DYNAMICS
 from tmem.grid import nearest_cell
 from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
 from tmem.typing import Coords, Spread, Tokens
-
-
-class GateConv(nnx.Module):
-  """Parameters of the factorised gate convolution; identity depthwise, Xavier pointwise."""
-
-  def __init__(self, config: MemoryConfig, *, rngs: nnx.Rngs):
-    self.axes, self.channels = len(config.grid), config.channels
-    channels, dtype = config.channels, config.param_dtype
-    forget = jnp.zeros(4 * channels, dtype).at[channels : 2 * channels].set(config.forget_bias)
-    xavier = nnx.initializers.xavier_uniform()
-    if config.depthwise:
-      self.depthwise = nnx.Param(self._identity(dtype))
-      self.depthwise_bias = nnx.Param(jnp.zeros((self.axes, 2 * channels), dtype))
-    self.pointwise = nnx.Param(xavier(rngs.params(), (2 * channels, 4 * channels), dtype))
-    self.pointwise_bias = nnx.Param(forget)
-
-  def params(self) -> GateParams:
-    """The arrays, as the functional core takes them."""
-    pointwise, bias = self.pointwise[...], self.pointwise_bias[...]
-    if hasattr(self, "depthwise"):
-      return GateParams(self.depthwise[...], self.depthwise_bias[...], pointwise, bias)
-    no_bias = jnp.zeros((self.axes, 2 * self.channels), pointwise.dtype)
-    return GateParams(self._identity(pointwise.dtype), no_bias, pointwise, bias)
-
-  def _identity(self, dtype) -> jax.Array:
-    return jnp.zeros((self.axes, 3, 2 * self.channels), dtype).at[:, 1].set(1.0)
 
 
 class Places(NamedTuple):
@@ -78,13 +53,13 @@ class TensorMemory(RecurrentMemory):
 
     # Places need more digits than bfloat16 has: coordinate and spread are never rounded to it.
     places = config.state_dtype
-    self.summary = self._linear(config.chunk_size * features, features, rngs)
+    self.summary = self._linear(config.chunk_size * features, features, rngs, kernel=_mean)
     self.coordinate = self._linear(features, len(config.grid), rngs, places)
     if config.coordinate_heads == "separate":
       self.read_coordinate = self._linear(features, len(config.grid), rngs, places)
     self.spread = self._linear(features, 1, rngs, places, bias=1.0)
     self.content = self._linear(features, config.channels, rngs)
-    self.gates = GateConv(config, rngs=rngs)
+    self.gates = DYNAMICS[config.dynamics].module(config, rngs=rngs)
     self.output = self._linear(config.channels, features, rngs)
 
   def empty(self, batch_size: int) -> MemoryState:
@@ -161,3 +136,14 @@ class TensorMemory(RecurrentMemory):
     if config.sigma_min is None and config.sigma_max is None:
       return spread
     return jnp.clip(spread, config.sigma_min, config.sigma_max)
+
+
+def _mean(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
+  """Start value of the summary: the mean of a chunk's tokens.
+
+  So that a token that asks for another finds the place where that one was written from the first
+  step on: reads and writes share their coordinate head.
+  """
+  del key
+  size = shape[0] // shape[1]
+  return jnp.tile(jnp.eye(shape[1], dtype=dtype) / size, (size, 1))

@@ -1,6 +1,7 @@
 """What every memory of a stream does alike: checks, chunks, masks, and tokens that wait."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,8 @@ from flax import nnx
 from tmem import chunks
 from tmem.config import TAILS, check_choice, check_int
 from tmem.typing import Mask, Tokens
+
+_KERNEL = nnx.initializers.lecun_normal()
 
 
 class RecurrentMemory(nnx.Module):
@@ -33,14 +36,21 @@ class RecurrentMemory(nnx.Module):
     self.features = features
 
   def _linear(
-    self, inputs: int, outputs: int, rngs: nnx.Rngs, dtype: Any = None, bias: float = 0.0
+    self,
+    inputs: int,
+    outputs: int,
+    rngs: nnx.Rngs,
+    dtype: Any = None,
+    bias: float = 0.0,
+    kernel: Callable = _KERNEL,
   ) -> nnx.Linear:
-    """A projection in the memory's types; `bias` is the start value of its bias."""
+    """A projection in the memory's types; `bias` and `kernel` say how it starts."""
     return nnx.Linear(
       inputs,
       outputs,
       dtype=self.config.dtype if dtype is None else dtype,
       param_dtype=self.config.param_dtype,
+      kernel_init=kernel,
       bias_init=nnx.initializers.constant(bias),
       rngs=rngs,
     )

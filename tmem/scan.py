@@ -6,22 +6,22 @@ import math
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import GateParams, MemoryState, StepInputs, check_inputs, memory_step
-from tmem.fused import fused_scan
+from tmem.cell import Gates, MemoryState, StepInputs, check_inputs, memory_step
+from tmem.dynamics import fast_scan
 
 
 def plain_scan(
-  params: GateParams, state: MemoryState, inputs: StepInputs
+  params: Gates, state: MemoryState, inputs: StepInputs
 ) -> tuple[MemoryState, jax.Array]:
   """`memory_step` scanned over chunks; autodiff differentiates it. The reference for tests."""
   return jax.lax.scan(functools.partial(memory_step, params), state, inputs)
 
 
-SCANS = {"plain": plain_scan, "fast": fused_scan}
+SCANS = {"plain": plain_scan, "fast": fast_scan}
 
 
 def memory_scan(
-  params: GateParams,
+  params: Gates,
   state: MemoryState,
   inputs: StepInputs,
   *,
@@ -31,7 +31,7 @@ def memory_scan(
   """Runs the memory over a sequence of chunks.
 
   Args:
-    params: the gate convolution; closed over, never scanned.
+    params: parameters of the gates, closed over, never scanned; their type says which dynamics.
     state: the state before the first chunk.
     inputs: `StepInputs` whose arrays have a leading axis of chunks.
     implementation: "fast" or "plain"; the same numbers from either. Forward-mode derivatives

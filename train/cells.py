@@ -57,6 +57,7 @@ class Settings:
     batch_size: samples per step.
     learning_rate: peak of the learning rate.
     warmup_steps: steps of linear warm-up.
+    coordinate_lr_factor: learning rate of coordinate heads over that of the rest.
     gate_init: start of the fusion gates.
     memory_every_n_layers: every n-th block has memory.
   """
@@ -85,6 +86,7 @@ class Settings:
   batch_size: int = 32
   learning_rate: float = 3e-3
   warmup_steps: int = 50
+  coordinate_lr_factor: float = 0.1
   gate_init: float = 0.0
   memory_every_n_layers: int = 1
 
@@ -190,6 +192,7 @@ def make_cells(
     warmup_steps=min(settings.warmup_steps, steps),
     steps=steps,
     weight_decay=0.01,
+    coordinate_lr_factor=settings.coordinate_lr_factor,
   )
   tests = {VALID: training.stages[-1][0], **tests}
   longest = max(task.length for task in [*tests.values(), *(t for t, _ in training.stages)])

@@ -38,6 +38,7 @@ class OptimConfig:
     b1: decay of the first moment.
     b2: decay of the second moment.
     accumulate: micro-batches per step.
+    coordinate_lr_factor: learning rate of the memory's coordinate heads over that of the rest.
   """
 
   learning_rate: float
@@ -49,6 +50,7 @@ class OptimConfig:
   b1: float = 0.9
   b2: float = 0.99
   accumulate: int = 1
+  coordinate_lr_factor: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)

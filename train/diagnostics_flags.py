@@ -44,7 +44,10 @@ DIFFICULTY = {
   "segment": Flag(Integer(1), None, "Tokens of a segment in long_recall."),
   "eval_samples": Flag(Integer(1), None, "Samples of each test."),
 }
-OPTIM = {name: flag_table.OPTIM[name] for name in ("learning_rate", "batch_size", "warmup_steps")}
+OPTIM = {
+  name: flag_table.OPTIM[name]
+  for name in ("learning_rate", "batch_size", "warmup_steps", "coordinate_lr_factor")
+}
 MEMORY = {
   name: flag for name, flag in flag_table.MEMORY.items() if name not in ("remat", "state_scope")
 }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import tmem
-from tmem.config import COORDINATE_HEADS, IMPLEMENTATIONS, READ_QUERIES, WRITES
+from tmem.config import COORDINATE_HEADS, DYNAMICS, IMPLEMENTATIONS, READ_QUERIES, WRITES
 from tmem.decoder import STATE_SCOPES
 from tmem.slots import SlotConfig
 from train.command import Flag
@@ -76,6 +76,9 @@ MEMORY = {
     _MEMORY.read_query,
     "Who reads: the chunk's first token for all, or each token.",
   ),
+  "dynamics": Flag(
+    Choice(DYNAMICS), _MEMORY.dynamics, "What the gates see: write and state, write, or a vector."
+  ),
   "memory_write": Flag(
     Choice(WRITES), _MEMORY.write, "A Gaussian around the coordinate, or the nearest cell alone."
   ),
@@ -114,6 +117,9 @@ OPTIM = {
   "clip_norm": Flag(Number(0), 1.0, "Largest gradient norm; 0 turns clipping off."),
   "b1": Flag(Number(0, 1), 0.9, "AdamW: decay of the first moment."),
   "b2": Flag(Number(0, 1), 0.99, "AdamW: decay of the second moment."),
+  "coordinate_lr_factor": Flag(
+    Number(0), 1.0, "Learning rate of the memory's coordinate heads over that of the rest."
+  ),
 }
 RUN = {
   "log_every": Flag(Integer(1), None, "Steps between lines of metrics.jsonl."),

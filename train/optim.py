@@ -66,4 +66,21 @@ def make_optimizer(config: OptimConfig) -> optax.GradientTransformation:
     weight_decay=config.weight_decay,
     mask=decay_mask,
   )
-  return optax.chain(clip, adamw)
+  return optax.chain(clip, adamw, _scaled_coordinates(config.coordinate_lr_factor))
+
+
+def _scaled_coordinates(factor: float) -> optax.GradientTransformation:
+  """Scales the updates of coordinate heads.
+
+  Where to write and what to write are learnt together. A head that moves as fast as the rest
+  follows the first direction of the tokens that pays, with all its axes, and the others are lost.
+  """
+  if factor == 1.0:
+    return optax.identity()
+
+  def heads(params):
+    return jax.tree_util.tree_map_with_path(
+      lambda path, _: "coordinate" in jax.tree_util.keystr(path), params
+    )
+
+  return optax.masked(optax.scale(factor), heads)

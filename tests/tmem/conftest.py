@@ -45,12 +45,38 @@ def convolve(volume, kernel, bias):
   return volume
 
 
-def update(params, hidden, cell, content, coords, spread):
-  """One write into one row's state: the new (hidden, cell)."""
+def convlstm_gates(params, hidden, content, coords, spread):
+  """[*grid, 4C] before the nonlinearities, from what is written and what is held."""
   depthwise, depthwise_bias, pointwise, pointwise_bias = params
   written = gaussian(content, coords, spread, hidden.shape[:-1])
   mixed = convolve(np.concatenate([written, hidden], -1), depthwise, depthwise_bias)
-  i, f, o, g = np.split(mixed @ pointwise + pointwise_bias, 4, axis=-1)
+  return mixed @ pointwise + pointwise_bias
+
+
+def parallel_gates(params, hidden, content, coords, spread):
+  """The same from what is written alone."""
+  depthwise, depthwise_bias, pointwise, pointwise_bias = params
+  written = gaussian(content, coords, spread, hidden.shape[:-1])
+  return convolve(written, depthwise, depthwise_bias) @ pointwise + pointwise_bias
+
+
+def selective_gates(params, hidden, content, coords, spread):
+  """One vector under the Gaussian, and a bias everywhere."""
+  mix, bias = params
+  return gaussian(content @ mix, coords, spread, hidden.shape[:-1]) + bias
+
+
+GATES = {
+  "convlstm": convlstm_gates,
+  "parallel": parallel_gates,
+  "selective": selective_gates,
+}
+
+
+def update(params, hidden, cell, content, coords, spread, dynamics="convlstm"):
+  """One write into one row's state: the new (hidden, cell)."""
+  gates = GATES[dynamics](params, hidden, content, coords, spread)
+  i, f, o, g = np.split(gates, 4, axis=-1)
   cell = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(g)
   return _sigmoid(o) * np.tanh(cell), cell
 
@@ -62,10 +88,13 @@ class Oracle:
     self.config = memory.config
     arrays = jax.tree.map(lambda a: np.asarray(a, np.float64), nnx.to_pure_dict(nnx.state(memory)))
     gates = arrays.pop("gates")
-    axes, width = len(self.config.grid), 2 * self.config.channels
-    gates.setdefault("depthwise", np.zeros((axes, 3, width)) + np.array([[0], [1], [0]]))
-    gates.setdefault("depthwise_bias", np.zeros((axes, width)))
-    self.gates = [gates[k] for k in ("depthwise", "depthwise_bias", "pointwise", "pointwise_bias")]
+    names = ("mix", "bias")
+    if "pointwise" in gates:
+      names = ("depthwise", "depthwise_bias", "pointwise", "pointwise_bias")
+      axes, width = len(self.config.grid), len(gates["pointwise"])
+      gates.setdefault("depthwise", np.zeros((axes, 3, width)) + np.array([[0], [1], [0]]))
+      gates.setdefault("depthwise_bias", np.zeros((axes, width)))
+    self.gates = [gates[name] for name in names]
     self.linear = {k: lambda x, v=v: x @ v["kernel"] + v["bias"] for k, v in arrays.items()}
 
   def coords(self, query, head="coordinate"):
@@ -106,9 +135,8 @@ class Oracle:
       chunk = np.zeros((size, features))
       chunk[: min(size, length - start)] = x[start : start + size]
       w = self.linear["summary"](chunk.reshape(-1))
-      hidden, cell = update(
-        self.gates, hidden, cell, self.linear["content"](w), *self.written_at(w)
-      )
+      write = self.linear["content"](w), *self.written_at(w)
+      hidden, cell = update(self.gates, hidden, cell, *write, config.dynamics)
     return y, hidden, cell
 
 

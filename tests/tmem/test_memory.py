@@ -121,7 +121,9 @@ def test_initial_parameters():
   np.testing.assert_array_equal(memory.spread.bias[...], 1.0)
   for name in ("summary", "coordinate", "content", "output"):
     np.testing.assert_array_equal(getattr(memory, name).bias[...], 0.0)
-  assert memory.summary.kernel.shape == (4 * FEATURES, FEATURES)
+  # A chunk is at first summed up by the mean of its tokens.
+  x = random_tokens(4)
+  np.testing.assert_allclose(memory.summary(x.reshape(2, -1)), x.mean(axis=1), atol=1e-6)
   leaves = jax.tree.leaves(nnx.state(memory, nnx.Param))
   assert len(leaves) == len(jax.tree.leaves(nnx.state(memory))) == 14
   assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}

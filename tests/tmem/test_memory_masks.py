@@ -11,9 +11,9 @@ from tmem import MemoryConfig, TensorMemory
 FEATURES, CHUNK, LENGTH = 3, 3, 8
 
 
-@pytest.fixture(scope="module")
-def memory(randomised):
-  config = MemoryConfig(channels=2, grid=(2, 3), chunk_size=CHUNK)
+@pytest.fixture(scope="module", params=["convlstm", "selective"])
+def memory(request, randomised):
+  config = MemoryConfig(channels=2, grid=(2, 3), chunk_size=CHUNK, dynamics=request.param)
   return randomised(lambda: TensorMemory(config, FEATURES, rngs=nnx.Rngs(0)))
 
 

@@ -17,7 +17,7 @@ from tmem import (
   memory_scan,
   memory_step,
 )
-from tmem.cell import depthwise_conv
+from tmem.convolution import depthwise_conv
 
 CHANNELS = 2
 

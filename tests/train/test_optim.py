@@ -56,6 +56,16 @@ def test_decay_shrinks_what_the_mask_says():
   assert not np.any(updates["embedding"])
 
 
+def test_coordinate_heads_have_a_learning_rate_of_their_own():
+  params = {"memory": {"coordinate": jnp.ones((2, 2)), "content": jnp.ones((2, 2))}}
+  config = OptimConfig(0.1, 0, 10, weight_decay=0.5, coordinate_lr_factor=0.1)
+  optimizer = make_optimizer(config)
+  grads = jax.tree.map(jnp.ones_like, params)
+  updates, _ = optimizer.update(grads, optimizer.init(params), params)
+  np.testing.assert_allclose(updates["memory"]["content"], -0.15 * np.ones((2, 2)), rtol=1e-5)
+  np.testing.assert_allclose(updates["memory"]["coordinate"], -0.015 * np.ones((2, 2)), rtol=1e-5)
+
+
 @pytest.mark.parametrize("steps", [1, 5])
 def test_schedule_ends_at_its_fraction_whatever_the_number_of_steps(steps):
   schedule = learning_rate_schedule(OptimConfig(1.0, 0, steps, final_lr_fraction=0.25))

@@ -1,0 +1,171 @@
+"""Dynamics beside the published one: against numpy, fast against plain, and what they store."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tmem import MemoryConfig, MemoryState, StepInputs, blocks, memory_scan, memory_step
+from tmem.config import DYNAMICS as NAMES
+from tmem.diagonal import block_size, sequential_depth
+from tmem.dynamics import DYNAMICS
+
+DIAGONAL = ("parallel", "selective")
+MODES = {
+  "sequential": (blocks.sequential_forward, blocks.sequential_backward),
+  "associative": (blocks.associative_forward, blocks.associative_backward),
+}
+
+
+def random_case(name, grid, chunks, masked=False, batch=2, channels=2, dtype=np.float64):
+  rng = np.random.default_rng(chunks)
+  kind, axes = DYNAMICS[name].params, len(grid)
+  sizes = kind(*kind._fields).shapes(axes, channels)
+  params = kind(**{field: 0.7 * rng.normal(size=sizes[field]) for field in kind._fields})
+  state = MemoryState(*np.tanh(rng.normal(size=(2, batch, *grid, channels))))
+  inputs = StepInputs(
+    read_at=rng.uniform(-1.1, 1.1, size=(chunks, batch, 2, axes)),
+    write_at=rng.uniform(-1, 1, size=(chunks, batch, axes)),
+    content=rng.normal(size=(chunks, batch, channels)),
+    spread=rng.uniform(0.2, 1.5, size=(chunks, batch)),
+    write=rng.uniform(size=(chunks, batch)) < 0.5 if masked else None,
+  )
+  case = params, state, inputs
+  return jax.tree.map(lambda a: a if a.dtype == bool else a.astype(dtype), case)
+
+
+def results(case, **settings):
+  """State, reads, and all gradients of one random sum of them."""
+
+  def run(params, state, floats, write):
+    state, reads = memory_scan(params, state, StepInputs(*floats, write), **settings)
+    total = sum(
+      jnp.sum(a * jnp.cos(jnp.arange(a.size, dtype=a.dtype).reshape(a.shape)))
+      for a in (state.hidden, state.cell, reads)
+    )
+    return total, (state, reads)
+
+  params, state, inputs = case
+  call = jax.jit(jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True))
+  return call(params, state, tuple(inputs)[:4], inputs.write)
+
+
+def test_every_name_has_its_dynamics():
+  assert tuple(DYNAMICS) == NAMES
+  with pytest.raises(ValueError, match=r"^dynamics: got 'lstm', expected one of 'convlstm', "):
+    MemoryConfig(dynamics="lstm")
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_step_matches_numpy(name, reference):
+  params, state, inputs = random_case(name, (3, 4, 2), chunks=1)
+  now = jax.tree.map(lambda a: a[0], inputs)
+  with jax.enable_x64(True):
+    after, read = jax.jit(memory_step)(params, state, now)
+  for row in range(2):
+    expected = [reference["sample"](state.hidden[row], c) for c in now.read_at[row]]
+    np.testing.assert_allclose(read[row], expected, atol=1e-12)
+    hidden, cell = reference["update"](
+      params,
+      state.hidden[row],
+      state.cell[row],
+      now.content[row],
+      now.write_at[row],
+      now.spread[row],
+      name,
+    )
+    np.testing.assert_allclose(after.hidden[row], hidden, atol=1e-12)
+    np.testing.assert_allclose(after.cell[row], cell, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", DIAGONAL)
+@pytest.mark.parametrize(
+  ("grid", "chunks", "masked"),
+  [((3, 4, 2), 17, False), ((5,), 18, True), ((1, 1), 1, False), ((2, 1, 2, 3), 5, True)],
+)
+def test_fast_equals_plain(mode, name, grid, chunks, masked, monkeypatch):
+  forward, backward = MODES[mode]
+  monkeypatch.setattr(blocks, "block_forward", forward)
+  monkeypatch.setattr(blocks, "block_backward", backward)
+  with jax.enable_x64(True):
+    case = random_case(name, grid, chunks, masked)
+    plain, fast = (results(case, implementation=i) for i in ("plain", "fast"))
+    chex.assert_trees_all_close(fast, plain, rtol=1e-10, atol=1e-10)
+    if grid == (3, 4, 2):  # nothing is compared that is zero for want of an influence
+      assert all(np.abs(g).max() > 1e-3 for g in jax.tree.leaves(plain[1]))
+
+
+@pytest.mark.parametrize(("name", "share"), [("parallel", 0.75), ("selective", 0.33)])
+def test_few_states_are_stored(name, share):
+  """Only the boundaries of blocks, and few numbers of each chunk."""
+  grid, channels = (48, 48), 4
+  volume = 4 * 48 * 48 * channels
+
+  def temporaries(chunks):
+    case = random_case(name, grid, chunks, batch=1, channels=channels, dtype=np.float32)
+    compiled = jax.jit(lambda case: results(case)).lower(case).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  few = temporaries(400)
+  assert few < 400 * volume * share
+  assert temporaries(1600) < 3 * few
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_the_program_does_not_grow_with_the_chunks(name):
+  def size(chunks):
+    case = random_case(name, (2, 3), chunks, dtype=np.float32)
+    return len(jax.jit(lambda case: results(case)).lower(case).as_text())
+
+  assert block_size(16) == 2
+  assert block_size(256) == 8
+  assert abs(size(256) - size(16)) < 0.05 * size(16)
+
+
+def test_sequential_depth():
+  assert sequential_depth(256) == 32 + 3
+  assert sequential_depth(1) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sixteen_thousand_chunks_stay_finite_and_exact(mode, monkeypatch):
+  forward, backward = MODES[mode]
+  monkeypatch.setattr(blocks, "block_forward", forward)
+  monkeypatch.setattr(blocks, "block_backward", backward)
+  case = random_case("selective", (2, 2), 16384, dtype=np.float32)
+  params, state, inputs = case
+  # Forget gates from almost open to shut: products of many underflow, and that is right.
+  inputs = inputs._replace(content=10 * inputs.content)
+  (_, (after, reads)), grads = results((params, state, inputs))
+  chex.assert_tree_all_finite((after, reads, grads))
+  wide = jax.tree.map(lambda a: np.asarray(a, np.float64), (params, state, inputs))
+  with jax.enable_x64(True):
+    expected, expected_reads = jax.jit(functools.partial(memory_scan, implementation="plain"))(
+      *wide
+    )
+  np.testing.assert_allclose(after.cell, expected.cell, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(reads, expected_reads, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_a_chunk_at_a_time_equals_all_at_once(name):
+  case = params, state, inputs = random_case(name, (3, 3), 9, masked=True, dtype=np.float32)
+  after, reads = jax.jit(memory_scan)(*case)
+  step = jax.jit(memory_scan)
+  for chunk in range(9):
+    state, read = step(params, state, jax.tree.map(lambda a, c=chunk: a[c : c + 1], inputs))
+    np.testing.assert_allclose(reads[chunk], read[0], atol=1e-5)
+  chex.assert_trees_all_close(state, after, atol=1e-5)
+
+
+def test_rows_that_do_not_write_are_kept_bit_for_bit():
+  params, state, inputs = random_case("selective", (2, 3), 6, dtype=np.float32)
+  write = np.array([[True, False]] * 6)
+  after, _ = jax.jit(memory_scan)(params, state, inputs._replace(write=write))
+  np.testing.assert_array_equal(after.hidden[1], state.hidden[1])
+  np.testing.assert_array_equal(after.cell[1], state.cell[1])
+  assert np.abs(after.hidden[0] - state.hidden[0]).max() > 1e-2

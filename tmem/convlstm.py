@@ -1,0 +1,48 @@
+"""The published gates: a convolution over what is written and what is held."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.cell import StepInputs, write_volume
+from tmem.config import MemoryConfig
+from tmem.convolution import FactorisedConv, conv_shapes, factorised_conv
+from tmem.typing import Volume
+
+
+class GateParams(NamedTuple):
+  """Parameters of the gate convolution over [write volume; hidden] (2C channels).
+
+  Attributes:
+    depthwise: [axes, 3, 2C], one 3-tap kernel per grid axis and channel.
+    depthwise_bias: [axes, 2C].
+    pointwise: [2C, 4C], columns in the order i, f, o, g.
+    pointwise_bias: [4C].
+  """
+
+  depthwise: jax.Array
+  depthwise_bias: jax.Array
+  pointwise: jax.Array
+  pointwise_bias: jax.Array
+
+  def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
+    """See `tmem.cell.Gates`."""
+    return conv_shapes(axes, 2 * channels, 4 * channels)
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
+    """See `tmem.cell.Gates`."""
+    both = jnp.concatenate([write_volume(inputs, hidden), hidden], axis=-1)
+    return factorised_conv(both, *self, dtype=inputs.content.dtype)
+
+
+class GateConv(FactorisedConv):
+  """The module that owns `GateParams`."""
+
+  def __init__(self, config: MemoryConfig, *, rngs: nnx.Rngs):
+    super().__init__(config, 2 * config.channels, rngs=rngs)
+
+  def params(self) -> GateParams:
+    """The arrays, as the functional core takes them."""
+    return GateParams(*self.arrays())

@@ -1,0 +1,129 @@
+"""The factorised 3-D convolution of the gates: depthwise along each axis, then pointwise."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.config import MemoryConfig
+from tmem.typing import Volume
+
+
+def depthwise_conv(volume: Volume, kernel: jax.Array, bias: jax.Array) -> Volume:
+  """Three-tap zero-padded depthwise convolutions along each grid axis in turn.
+
+  Args:
+    volume: [batch, *grid, channels].
+    kernel: [axes, 3, channels].
+    bias: [axes, channels], added after each axis.
+
+  Returns:
+    [batch, *grid, channels].
+  """
+  for axis, (taps, shift) in enumerate(zip(kernel, bias, strict=True), start=1):
+    size = volume.shape[axis]
+    padding = [(1, 1) if a == axis else (0, 0) for a in range(volume.ndim)]
+    padded = jnp.pad(volume, padding)
+    window = [jax.lax.slice_in_dim(padded, o, o + size, axis=axis) for o in range(3)]
+    volume = sum(tap * part for tap, part in zip(taps, window, strict=True)) + shift
+  return volume
+
+
+def factorised_conv(
+  volume: Volume,
+  depthwise: jax.Array,
+  depthwise_bias: jax.Array,
+  pointwise: jax.Array,
+  pointwise_bias: jax.Array,
+  dtype,
+) -> Volume:
+  """Depthwise convolutions, then a pointwise mix.
+
+  Args:
+    volume: [batch, *grid, inputs].
+    depthwise: [axes, 3, inputs].
+    depthwise_bias: [axes, inputs].
+    pointwise: [inputs, outputs].
+    pointwise_bias: [outputs].
+    dtype: compute type of the pointwise product; everything else has the type of `volume`.
+
+  Returns:
+    [batch, *grid, outputs] in the type of `volume`.
+  """
+  full = volume.dtype
+  mixed = depthwise_conv(volume, depthwise.astype(full), depthwise_bias.astype(full))
+  product = jnp.matmul(mixed.astype(dtype), pointwise.astype(dtype), preferred_element_type=full)
+  return product + pointwise_bias.astype(full)
+
+
+def convolved_factors(factors: tuple[jax.Array, ...], kernel: jax.Array) -> tuple[jax.Array, ...]:
+  """`depthwise_conv` without biases of an outer product, as the factors of its result.
+
+  Args:
+    factors: one array [..., n] per axis, the same for all channels.
+    kernel: [axes, 3, channels].
+
+  Returns:
+    One array [..., n, channels] per axis.
+  """
+  convolved = []
+  for factor, taps in zip(factors, kernel, strict=True):
+    size = factor.shape[-1]
+    padded = jnp.pad(factor.astype(taps.dtype), [(0, 0)] * (factor.ndim - 1) + [(1, 1)])
+    convolved.append(sum(padded[..., o : o + size, None] * taps[o] for o in range(3)))
+  return tuple(convolved)
+
+
+def conv_shapes(axes: int, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
+  """Shapes of the arrays that `factorised_conv` takes, by name."""
+  return {
+    "depthwise": (axes, 3, inputs),
+    "depthwise_bias": (axes, inputs),
+    "pointwise": (inputs, outputs),
+    "pointwise_bias": (outputs,),
+  }
+
+
+class FactorisedConv(nnx.Module):
+  """Owner of a factorised convolution with the gates as outputs.
+
+  Depthwise starts as identity (or is one for good: `config.depthwise`), pointwise Xavier-uniform,
+  biases zero but for the forget gate's.
+
+  Args:
+    config: sizes.
+    inputs: input channels.
+    rngs: source of the initial parameters.
+  """
+
+  def __init__(self, config: MemoryConfig, inputs: int, *, rngs: nnx.Rngs):
+    self.axes, self.inputs = len(config.grid), inputs
+    dtype = config.param_dtype
+    if config.depthwise:
+      self.depthwise = nnx.Param(self._identity(dtype))
+      self.depthwise_bias = nnx.Param(jnp.zeros((self.axes, inputs), dtype))
+    self.pointwise = nnx.Param(initial_mix(config, inputs, rngs))
+    self.pointwise_bias = nnx.Param(initial_bias(config))
+
+  def arrays(self) -> tuple[jax.Array, ...]:
+    """What `factorised_conv` takes after the volume."""
+    pointwise, bias = self.pointwise[...], self.pointwise_bias[...]
+    if hasattr(self, "depthwise"):
+      return self.depthwise[...], self.depthwise_bias[...], pointwise, bias
+    no_bias = jnp.zeros((self.axes, self.inputs), pointwise.dtype)
+    return self._identity(pointwise.dtype), no_bias, pointwise, bias
+
+  def _identity(self, dtype) -> jax.Array:
+    return jnp.zeros((self.axes, 3, self.inputs), dtype).at[:, 1].set(1.0)
+
+
+def initial_mix(config: MemoryConfig, inputs: int, rngs: nnx.Rngs) -> jax.Array:
+  """Start value of the matrix [inputs, 4C] that mixes gates."""
+  xavier = nnx.initializers.xavier_uniform()
+  return xavier(rngs.params(), (inputs, 4 * config.channels), config.param_dtype)
+
+
+def initial_bias(config: MemoryConfig) -> jax.Array:
+  """Start value of the gates' bias [4C]: zeros, and `forget_bias` for the forget gate."""
+  channels = config.channels
+  bias = jnp.zeros(4 * channels, config.param_dtype)
+  return bias.at[channels : 2 * channels].set(config.forget_bias)

@@ -1,0 +1,47 @@
+"""The dynamics by name: who owns the gates' parameters, and the fast scan that understands them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+
+from tmem.cell import Gates, MemoryState, StepInputs
+from tmem.convlstm import GateConv, GateParams
+from tmem.diagonal import diagonal_scan
+from tmem.fused import fused_scan
+from tmem.parallel import ParallelConv, ParallelParams
+from tmem.selective import SelectiveGates, SelectiveParams
+
+Scan = Callable[[Gates, MemoryState, StepInputs], tuple[MemoryState, jax.Array]]
+
+
+class Dynamics(NamedTuple):
+  """One way in which a write changes the state.
+
+  Attributes:
+    module: owner of the parameters, made as `module(config, rngs=rngs)`; its `params()` are of
+      the class `params`.
+    params: class of the parameters, see `tmem.cell.Gates`.
+    fast_scan: same contract as `tmem.scan.plain_scan`.
+  """
+
+  module: type[nnx.Module]
+  params: type
+  fast_scan: Scan
+
+
+# By the names of `tmem.config.DYNAMICS`.
+DYNAMICS = {
+  "convlstm": Dynamics(GateConv, GateParams, fused_scan),
+  "parallel": Dynamics(ParallelConv, ParallelParams, diagonal_scan),
+  "selective": Dynamics(SelectiveGates, SelectiveParams, diagonal_scan),
+}
+
+
+def fast_scan(
+  params: Gates, state: MemoryState, inputs: StepInputs
+) -> tuple[MemoryState, jax.Array]:
+  """The fast scan of the dynamics whose parameters these are; contract as `plain_scan`."""
+  scans = {dynamics.params: dynamics.fast_scan for dynamics in DYNAMICS.values()}
+  return scans[type(params)](params, state, inputs)

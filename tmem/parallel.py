@@ -1,0 +1,94 @@
+"""Gates from a convolution over what is written alone: a recurrence that is linear in the cell."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.blocks import Drive
+from tmem.cell import StepInputs, write_volume
+from tmem.config import MemoryConfig
+from tmem.convolution import FactorisedConv, conv_shapes, convolved_factors, factorised_conv
+from tmem.grid import gaussian_factors
+from tmem.typing import Grid, Volume
+
+
+class ParallelParams(NamedTuple):
+  """Parameters of a gate convolution over the write volume (C channels).
+
+  Attributes:
+    depthwise: [axes, 3, C], one 3-tap kernel per grid axis and channel.
+    depthwise_bias: [axes, C].
+    pointwise: [C, 4C], columns in the order i, f, o, g.
+    pointwise_bias: [4C].
+  """
+
+  depthwise: jax.Array
+  depthwise_bias: jax.Array
+  pointwise: jax.Array
+  pointwise_bias: jax.Array
+
+  def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
+    """See `tmem.cell.Gates`."""
+    return conv_shapes(axes, channels, 4 * channels)
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
+    """See `tmem.cell.Gates`."""
+    return factorised_conv(write_volume(inputs, hidden), *self, dtype=inputs.content.dtype)
+
+  def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["MatrixGate", ...], Drive]:
+    """See `tmem.diagonal.DiagonalGates`."""
+    empty = jnp.zeros((1, *grid, self.pointwise.shape[0]), dtype)
+    bias = factorised_conv(empty, *self, dtype=dtype).reshape(-1, self.pointwise.shape[1])
+    matrix = self.pointwise.astype(inputs.content.dtype)
+    gates = zip(jnp.split(matrix, 4, axis=1), jnp.split(bias, 4, axis=1), strict=True)
+    factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
+    first, *others = convolved_factors(factors, self.depthwise.astype(dtype))
+    first = first * inputs.content.astype(dtype)[..., None, :]
+    return tuple(MatrixGate(*gate) for gate in gates), Drive((first, *others), (None,) * 4)
+
+
+class MatrixGate(NamedTuple):
+  """A gate that mixes the channels of each cell. See `tmem.blocks.LinearGate`.
+
+  Attributes:
+    matrix: [C, C] in the compute type.
+    bias: [cells, C].
+  """
+
+  matrix: jax.Array
+  bias: jax.Array
+
+  def at(self, cells: jax.Array) -> "MatrixGate":
+    """See `tmem.blocks.LinearGate`."""
+    return self._replace(bias=self.bias[cells])
+
+  def apply(self, values: jax.Array, vector: None) -> jax.Array:
+    """See `tmem.blocks.LinearGate`."""
+    del vector
+    return self._product(values, self.matrix) + self.bias
+
+  def backward(
+    self, values: jax.Array, vector: None, grad: jax.Array
+  ) -> tuple["MatrixGate", jax.Array, None]:
+    """See `tmem.blocks.LinearGate`."""
+    del vector
+    flat = grad.reshape(-1, grad.shape[-1])
+    matrix = self._product(values.reshape(-1, values.shape[-1]).T, flat.astype(self.matrix.dtype))
+    bias = jnp.sum(grad, axis=tuple(range(grad.ndim - 2)))
+    return MatrixGate(matrix, bias), self._product(grad, self.matrix.T), None
+
+  def _product(self, left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.matmul(left.astype(self.matrix.dtype), right, preferred_element_type=self.bias.dtype)
+
+
+class ParallelConv(FactorisedConv):
+  """The module that owns `ParallelParams`."""
+
+  def __init__(self, config: MemoryConfig, *, rngs: nnx.Rngs):
+    super().__init__(config, config.channels, rngs=rngs)
+
+  def params(self) -> ParallelParams:
+    """The arrays, as the functional core takes them."""
+    return ParallelParams(*self.arrays())

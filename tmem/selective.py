@@ -1,0 +1,94 @@
+"""Gates that are one vector per chunk under the Gaussian of its write: no mixing of cells."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.blocks import Drive
+from tmem.cell import StepInputs
+from tmem.config import MemoryConfig
+from tmem.convolution import initial_bias, initial_mix
+from tmem.grid import gaussian_factors, outer_product
+from tmem.typing import Grid, Volume
+
+
+class SelectiveParams(NamedTuple):
+  """Parameters of `[i f o g](cell) = gaussian(cell) * (content @ mix) + bias`.
+
+  Attributes:
+    mix: [C, 4C], columns in the order i, f, o, g.
+    bias: [4C].
+  """
+
+  mix: jax.Array
+  bias: jax.Array
+
+  def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
+    """See `tmem.cell.Gates`."""
+    del axes
+    return {"mix": (channels, 4 * channels), "bias": (4 * channels,)}
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
+    """See `tmem.cell.Gates`."""
+    grid = hidden.shape[1:-1]
+    gaussian = outer_product(
+      tuple(f[..., None] for f in gaussian_factors(inputs.write_at, inputs.spread, grid))
+    )
+    vector = self._vector(inputs, hidden.dtype)
+    vector = vector.reshape(len(vector), *(1,) * len(grid), -1)
+    return gaussian.astype(hidden.dtype) * vector + self.bias.astype(hidden.dtype)
+
+  def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["VectorGate", ...], Drive]:
+    """See `tmem.diagonal.DiagonalGates`."""
+    factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
+    vectors = jnp.split(self._vector(inputs, dtype), 4, axis=-1)
+    gates = tuple(VectorGate(bias) for bias in jnp.split(self.bias.astype(dtype)[None], 4, axis=1))
+    return gates, Drive(tuple(f.astype(dtype)[..., None] for f in factors), tuple(vectors))
+
+  def _vector(self, inputs: StepInputs, dtype) -> jax.Array:
+    """What a chunk tells the gates: [..., batch, 4C]."""
+    content = inputs.content
+    return jnp.matmul(content, self.mix.astype(content.dtype), preferred_element_type=dtype)
+
+
+class VectorGate(NamedTuple):
+  """A gate that is one vector per chunk under its mask. See `tmem.blocks.LinearGate`.
+
+  Attributes:
+    bias: [1, C].
+  """
+
+  bias: jax.Array
+
+  def at(self, cells: jax.Array) -> "VectorGate":
+    """See `tmem.blocks.LinearGate`; the same at all cells."""
+    del cells
+    return self
+
+  def apply(self, values: jax.Array, vector: jax.Array) -> jax.Array:
+    """See `tmem.blocks.LinearGate`."""
+    return values * vector[..., None, :] + self.bias
+
+  def backward(
+    self, values: jax.Array, vector: jax.Array, grad: jax.Array
+  ) -> tuple["VectorGate", jax.Array, jax.Array]:
+    """See `tmem.blocks.LinearGate`."""
+    # Products, not sums of products: XLA vectorises a dot on a CPU, but not a fused reduction.
+    rows = jnp.stack([values[..., 0], jnp.ones_like(values[..., 0])], axis=-2)
+    sums = jnp.matmul(rows, grad)
+    bias = jnp.sum(sums[..., 1, :].reshape(-1, grad.shape[-1]), axis=0, keepdims=True)
+    return VectorGate(bias), jnp.matmul(grad, vector[..., None]), sums[..., 0, :]
+
+
+class SelectiveGates(nnx.Module):
+  """The module that owns `SelectiveParams`; the mix starts Xavier-uniform."""
+
+  def __init__(self, config: MemoryConfig, *, rngs: nnx.Rngs):
+    self.mix = nnx.Param(initial_mix(config, config.channels, rngs))
+    self.bias = nnx.Param(initial_bias(config))
+
+  def params(self) -> SelectiveParams:
+    """The arrays, as the functional core takes them."""
+    return SelectiveParams(self.mix[...], self.bias[...])
