@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from tmem.config import MemoryConfig, check_int
 from tmem.grid import corner_weights, gaussian_volume, read_corners
-from tmem.typing import Coords, Features, Spread, Tokens, Volume
+from tmem.typing import Coords, Features, Grid, Spread, Tokens, Volume
+from tmem.window import Window, window_at
 
 
 class MemoryState(NamedTuple):
@@ -118,10 +119,19 @@ def check_inputs(params: Gates, state: MemoryState, inputs: StepInputs, *lead: i
       raise ValueError(f"{name}: got shape {array.shape}, expected {shape}")
 
 
-def write_volume(inputs: StepInputs, hidden: Volume) -> Volume:
-  """The content of a chunk spread around its place, in the shape and type of `hidden`."""
+def write_volume(inputs: StepInputs, hidden: Volume, window: Window | None = None) -> Volume:
+  """The content of a chunk spread around its place, in the shape and type of `hidden`.
+
+  Args:
+    inputs: the chunk.
+    hidden: [batch, *grid, channels], or [batch, *window.shape, channels].
+    window: the cells that are meant; None: all.
+  """
   content = inputs.content.astype(hidden.dtype)
-  return gaussian_volume(content, inputs.write_at, inputs.spread, hidden.shape[1:-1])
+  if window is None:
+    return gaussian_volume(content, inputs.write_at, inputs.spread, hidden.shape[1:-1])
+  gaussian = window.gaussian(inputs.write_at, inputs.spread, hidden.dtype)
+  return gaussian * content.reshape(len(content), *(1,) * len(window.grid), -1)
 
 
 def lstm_update(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -139,7 +149,7 @@ def select_rows(rows: jax.Array | None, new: Volume, old: Volume) -> Volume:
 
 
 def memory_step(
-  params: Gates, state: MemoryState, inputs: StepInputs
+  params: Gates, state: MemoryState, inputs: StepInputs, window: Grid | None = None
 ) -> tuple[MemoryState, jax.Array]:
   """Reads the state, then writes one chunk into it.
 
@@ -147,6 +157,7 @@ def memory_step(
     params: parameters of the gates; their type says which dynamics.
     state: the state before the chunk.
     inputs: reads and write of the chunk.
+    window: cells per axis around the write that are updated; None: all.
 
   Returns:
     `(state, read)`: the state after the chunk and what was read before it,
@@ -161,6 +172,11 @@ def memory_step(
   hidden, cell = state.hidden, state.cell
   read = read_corners(hidden, *corner_weights(inputs.read_at, hidden.shape[1:-1]))
   new_hidden, new_cell = lstm_update(params.preactivations(inputs, hidden), cell)
+  if window is not None:
+    own = window_at(inputs.write_at, window, hidden.shape[1:-1]).mask()[..., None]
+    new_hidden, new_cell = (
+      jnp.where(own, new, old) for new, old in ((new_hidden, hidden), (new_cell, cell))
+    )
   state = state._replace(
     hidden=select_rows(inputs.write, new_hidden, hidden),
     cell=select_rows(inputs.write, new_cell, cell),

@@ -13,6 +13,7 @@ READ_QUERIES = ("first", "token")
 TAILS = ("commit", "hold")
 IMPLEMENTATIONS = ("fast", "plain")
 DYNAMICS = ("convlstm", "parallel", "selective")
+UPDATES = ("dense", "window")
 WRITES = ("gaussian", "nearest")
 COORDINATE_HEADS = ("shared", "separate")
 
@@ -34,6 +35,10 @@ class MemoryConfig:
       (as published); "parallel": over what is written alone; "selective": one vector per chunk
       under the Gaussian of its write. The last two are linear in the cell and run in parallel
       over time.
+    update: which cells a write changes. "dense": all (as published); "window": those around its
+      place, so that all others keep their contents exactly and a step costs what the window
+      costs, whatever the grid.
+    window: cells per axis of the window; an axis with fewer cells is taken whole.
     write: "gaussian" spreads the content around its coordinate (as published); "nearest" puts it
       into the nearest cell alone, which leaves the write's coordinate without a gradient.
     coordinate_heads: "shared": one head finds the place of reads and writes (as published);
@@ -65,6 +70,8 @@ class MemoryConfig:
   sigma_max: float | None = None
   read_query: str = "first"
   dynamics: str = "convlstm"
+  update: str = "dense"
+  window: tuple[int, ...] = (4, 4, 4)
   write: str = "gaussian"
   coordinate_heads: str = "shared"
   depthwise: bool = True
@@ -78,7 +85,7 @@ class MemoryConfig:
 
   def __post_init__(self):
     check_int("channels", self.channels)
-    object.__setattr__(self, "grid", _checked_grid(self.grid))
+    object.__setattr__(self, "grid", checked_sizes("grid", self.grid))
     check_finite("sigma_scale", self.sigma_scale, above=0.0)
     check_finite("forget_bias", self.forget_bias)
     for name in ("sigma_min", "sigma_max"):
@@ -88,6 +95,10 @@ class MemoryConfig:
       raise ValueError(f"sigma_min: {self.sigma_min} is above sigma_max {self.sigma_max}")
     check_choice("read_query", self.read_query, READ_QUERIES)
     check_choice("dynamics", self.dynamics, DYNAMICS)
+    check_choice("update", self.update, UPDATES)
+    object.__setattr__(self, "window", checked_sizes("window", self.window))
+    if self.update == "window":
+      check_window(self.window, len(self.grid))
     check_choice("write", self.write, WRITES)
     check_choice("coordinate_heads", self.coordinate_heads, COORDINATE_HEADS)
     check_choice("depthwise", self.depthwise, (True, False))
@@ -206,12 +217,19 @@ def known_fields(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
   return dict(fields)
 
 
-def _checked_grid(grid: Any) -> tuple[int, ...]:
+def checked_sizes(name: str, value: Any) -> tuple[int, ...]:
+  """`value` as cells per axis, or ValueError."""
   expected = "expected one to four integers of at least 1, as in (8, 8, 8)"
-  if isinstance(grid, (str, bytes)) or not hasattr(grid, "__iter__"):
-    raise ValueError(f"grid: got {grid!r}, {expected}")
-  sizes = tuple(grid)
+  if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+    raise ValueError(f"{name}: got {value!r}, {expected}")
+  sizes = tuple(value)
   is_size = [isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in sizes]
   if not 1 <= len(sizes) <= 4 or not all(is_size):
-    raise ValueError(f"grid: got {grid!r}, {expected}")
+    raise ValueError(f"{name}: got {value!r}, {expected}")
   return tuple(int(n) for n in sizes)
+
+
+def check_window(window: tuple[int, ...], axes: int) -> None:
+  """Raises ValueError unless a window has as many axes as its grid."""
+  if len(window) != axes:
+    raise ValueError(f"window: {window} has {len(window)} axes, but the grid has {axes}")

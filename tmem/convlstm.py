@@ -10,6 +10,7 @@ from tmem.cell import StepInputs, write_volume
 from tmem.config import MemoryConfig
 from tmem.convolution import FactorisedConv, conv_shapes, factorised_conv
 from tmem.typing import Volume
+from tmem.window import Window
 
 
 class GateParams(NamedTuple):
@@ -27,6 +28,8 @@ class GateParams(NamedTuple):
   pointwise: jax.Array
   pointwise_bias: jax.Array
 
+  halo = 1  # cells around a window that its gates see
+
   def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
     """See `tmem.cell.Gates`."""
     return conv_shapes(axes, 2 * channels, 4 * channels)
@@ -35,6 +38,12 @@ class GateParams(NamedTuple):
     """See `tmem.cell.Gates`."""
     both = jnp.concatenate([write_volume(inputs, hidden), hidden], axis=-1)
     return factorised_conv(both, *self, dtype=inputs.content.dtype)
+
+  def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
+    """See `tmem.windowed.WindowGates`."""
+    volume = write_volume(inputs, hidden, window)
+    both = jnp.concatenate([volume, hidden], axis=-1)
+    return factorised_conv(both, *self, dtype=inputs.content.dtype, inside=window.inside)
 
 
 class GateConv(FactorisedConv):

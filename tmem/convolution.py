@@ -28,6 +28,31 @@ def depthwise_conv(volume: Volume, kernel: jax.Array, bias: jax.Array) -> Volume
   return volume
 
 
+def depthwise_conv_inside(
+  volume: Volume, inside: tuple[jax.Array, ...], kernel: jax.Array, bias: jax.Array
+) -> Volume:
+  """`depthwise_conv` of a window, from the window and one more cell on each side.
+
+  Args:
+    volume: [batch, *(n + 2), channels], zero where a cell is off the grid.
+    inside: per axis [batch, n + 2] bool, which of the cells are on the grid.
+    kernel: [axes, 3, channels].
+    bias: [axes, channels].
+
+  Returns:
+    [batch, *n, channels]: what `depthwise_conv` of the whole grid has in the window.
+  """
+  for axis, (taps, shift) in enumerate(zip(kernel, bias, strict=True), start=1):
+    size = volume.shape[axis] - 2
+    window = [jax.lax.slice_in_dim(volume, o, o + size, axis=axis) for o in range(3)]
+    volume = sum(tap * part for tap, part in zip(taps, window, strict=True)) + shift
+    for later in range(axis + 1, volume.ndim - 1):  # off the grid there is no bias either
+      shape = [1] * volume.ndim
+      shape[0], shape[later] = inside[later - 1].shape
+      volume = jnp.where(inside[later - 1].reshape(shape), volume, 0)
+  return volume
+
+
 def factorised_conv(
   volume: Volume,
   depthwise: jax.Array,
@@ -35,6 +60,7 @@ def factorised_conv(
   pointwise: jax.Array,
   pointwise_bias: jax.Array,
   dtype,
+  inside: tuple[jax.Array, ...] | None = None,
 ) -> Volume:
   """Depthwise convolutions, then a pointwise mix.
 
@@ -45,12 +71,17 @@ def factorised_conv(
     pointwise: [inputs, outputs].
     pointwise_bias: [outputs].
     dtype: compute type of the pointwise product; everything else has the type of `volume`.
+    inside: for a window instead of a grid, see `depthwise_conv_inside`.
 
   Returns:
     [batch, *grid, outputs] in the type of `volume`.
   """
   full = volume.dtype
-  mixed = depthwise_conv(volume, depthwise.astype(full), depthwise_bias.astype(full))
+  kernel, shift = depthwise.astype(full), depthwise_bias.astype(full)
+  if inside is None:
+    mixed = depthwise_conv(volume, kernel, shift)
+  else:
+    mixed = depthwise_conv_inside(volume, inside, kernel, shift)
   product = jnp.matmul(mixed.astype(dtype), pointwise.astype(dtype), preferred_element_type=full)
   return product + pointwise_bias.astype(full)
 

@@ -12,6 +12,8 @@ from tmem.diagonal import diagonal_scan
 from tmem.fused import fused_scan
 from tmem.parallel import ParallelConv, ParallelParams
 from tmem.selective import SelectiveGates, SelectiveParams
+from tmem.typing import Grid
+from tmem.windowed import windowed_scan
 
 Scan = Callable[[Gates, MemoryState, StepInputs], tuple[MemoryState, jax.Array]]
 
@@ -23,7 +25,7 @@ class Dynamics(NamedTuple):
     module: owner of the parameters, made as `module(config, rngs=rngs)`; its `params()` are of
       the class `params`.
     params: class of the parameters, see `tmem.cell.Gates`.
-    fast_scan: same contract as `tmem.scan.plain_scan`.
+    fast_scan: same contract as `tmem.scan.plain_scan`, updating all cells.
   """
 
   module: type[nnx.Module]
@@ -40,8 +42,10 @@ DYNAMICS = {
 
 
 def fast_scan(
-  params: Gates, state: MemoryState, inputs: StepInputs
+  params: Gates, state: MemoryState, inputs: StepInputs, window: Grid | None = None
 ) -> tuple[MemoryState, jax.Array]:
   """The fast scan of the dynamics whose parameters these are; contract as `plain_scan`."""
+  if window is not None:
+    return windowed_scan(params, state, inputs, window)
   scans = {dynamics.params: dynamics.fast_scan for dynamics in DYNAMICS.values()}
   return scans[type(params)](params, state, inputs)

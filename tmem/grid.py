@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -51,12 +52,18 @@ def gaussian_factors(coords: Coords, spread: Spread, grid: Grid) -> tuple[jax.Ar
   Reference: arXiv 2605.27686, Gaussian soft write (it is separable over the axes).
   """
   _check_axes(coords, grid)
+  return gaussian_factors_at([cell_positions(size, coords.dtype) for size in grid], coords, spread)
+
+
+def gaussian_factors_at(
+  positions: Sequence[jax.Array], coords: Coords, spread: Spread
+) -> tuple[jax.Array, ...]:
+  """`gaussian_factors` at given positions, [..., n] for each axis, in place of a grid's cells."""
   precision = 1.0 / (2.0 * jnp.square(spread) + 1e-6)
-  factors = []
-  for axis, size in enumerate(grid):
-    distance = cell_positions(size, coords.dtype) - coords[..., -1 - axis, None]
-    factors.append(jnp.exp(-jnp.square(distance) * precision[..., None]))
-  return tuple(factors)
+  return tuple(
+    jnp.exp(-jnp.square(own - coords[..., -1 - axis, None]) * precision[..., None])
+    for axis, own in enumerate(positions)
+  )
 
 
 def outer_product(factors: tuple[jax.Array, ...]) -> Volume:

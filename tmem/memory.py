@@ -72,6 +72,7 @@ class TensorMemory(RecurrentMemory):
       self.gates.params(),
       state,
       jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), self._step_inputs(parts)),
+      window=self.config.window if self.config.update == "window" else None,
       implementation=self.config.implementation,
       remat=self.config.remat,
     )

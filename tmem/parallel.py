@@ -12,6 +12,7 @@ from tmem.config import MemoryConfig
 from tmem.convolution import FactorisedConv, conv_shapes, convolved_factors, factorised_conv
 from tmem.grid import gaussian_factors
 from tmem.typing import Grid, Volume
+from tmem.window import Window
 
 
 class ParallelParams(NamedTuple):
@@ -29,6 +30,8 @@ class ParallelParams(NamedTuple):
   pointwise: jax.Array
   pointwise_bias: jax.Array
 
+  halo = 1  # cells around a window that its gates see
+
   def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
     """See `tmem.cell.Gates`."""
     return conv_shapes(axes, channels, 4 * channels)
@@ -36,6 +39,11 @@ class ParallelParams(NamedTuple):
   def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
     """See `tmem.cell.Gates`."""
     return factorised_conv(write_volume(inputs, hidden), *self, dtype=inputs.content.dtype)
+
+  def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
+    """See `tmem.windowed.WindowGates`."""
+    volume = write_volume(inputs, hidden, window)
+    return factorised_conv(volume, *self, dtype=inputs.content.dtype, inside=window.inside)
 
   def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["MatrixGate", ...], Drive]:
     """See `tmem.diagonal.DiagonalGates`."""

@@ -1,13 +1,16 @@
-"""Where a model's memory reads and writes: for pictures, and to see what has been learnt."""
+"""Where a model's memory reads and writes: to see what has been learnt, and to keep axes apart."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from tmem.decoder import Decoder
 from tmem.memory import Places, TensorMemory
-from tmem.typing import Mask, Tokens
+from tmem.typing import Coords, Mask, Tokens
 
 
 class _Recorder:
@@ -24,6 +27,30 @@ class _Recorder:
     return self.memory(x, state, mask, tail=tail)
 
 
+@contextlib.contextmanager
+def recorded_places(model: Decoder) -> Iterator[list[Places]]:
+  """Notes where the memory of a model reads and writes while it is called.
+
+  Args:
+    model: a model with a Tensor Memory.
+
+  Yields:
+    A list that every call extends by the places of each block with memory, in turn.
+
+  Raises:
+    ValueError: if the model has no Tensor Memory.
+  """
+  memory = model.memory
+  if not isinstance(memory, TensorMemory):
+    raise ValueError(f"model: method {model.config.method!r} has no Tensor Memory")
+  recorder = _Recorder(memory)
+  model.memory = recorder
+  try:
+    yield recorder.places
+  finally:
+    model.memory = memory
+
+
 def memory_places(model: Decoder, inputs: jax.Array) -> dict[int, Places]:
   """The places of every block with memory.
 
@@ -37,10 +64,31 @@ def memory_places(model: Decoder, inputs: jax.Array) -> dict[int, Places]:
   Raises:
     ValueError: if the model has no Tensor Memory.
   """
-  if not isinstance(model.memory, TensorMemory):
-    raise ValueError(f"model: method {model.config.method!r} has no Tensor Memory")
   copy = nnx.merge(*nnx.split(model))
-  recorder = _Recorder(copy.memory)
-  copy.memory = recorder
-  copy(inputs)
-  return dict(zip(model.config.memory_layers, recorder.places, strict=True))
+  with recorded_places(copy) as places:
+    copy(inputs)
+  return dict(zip(model.config.memory_layers, places, strict=True))
+
+
+def axes_penalty(write_at: Coords) -> jax.Array:
+  """How far writes are from using every axis of the grid, and each for something else.
+
+  The squared correlations of every two axes, and what each axis lacks in spread. As a small term
+  of a loss it keeps axes from following one another: one that does is lost for good.
+
+  Args:
+    write_at: [..., axes], coordinates of writes.
+
+  Returns:
+    A scalar, 0 if the axes are uncorrelated and each has a standard deviation of at least 0.5 (a
+    uniform one has 0.58).
+
+  Reference: Bardes et al. (2022), VICReg: its variance and covariance terms.
+  """
+  places = write_at.reshape(-1, write_at.shape[-1])
+  places = places - jnp.mean(places, axis=0)
+  covariance = places.T @ places / len(places)
+  spread = jnp.sqrt(jnp.diag(covariance) + 1e-4)
+  correlation = covariance / (spread * spread[:, None])
+  between = jnp.sum(jnp.square(correlation)) - jnp.sum(jnp.square(jnp.diag(correlation)))
+  return between + 10 * jnp.sum(jnp.square(jax.nn.relu(0.5 - spread)))

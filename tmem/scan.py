@@ -7,14 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from tmem.cell import Gates, MemoryState, StepInputs, check_inputs, memory_step
+from tmem.config import check_window
 from tmem.dynamics import fast_scan
+from tmem.typing import Grid
 
 
 def plain_scan(
-  params: Gates, state: MemoryState, inputs: StepInputs
+  params: Gates, state: MemoryState, inputs: StepInputs, window: Grid | None = None
 ) -> tuple[MemoryState, jax.Array]:
   """`memory_step` scanned over chunks; autodiff differentiates it. The reference for tests."""
-  return jax.lax.scan(functools.partial(memory_step, params), state, inputs)
+  step = functools.partial(memory_step, params, window=window)
+  return jax.lax.scan(step, state, inputs)
 
 
 SCANS = {"plain": plain_scan, "fast": fast_scan}
@@ -25,6 +28,7 @@ def memory_scan(
   state: MemoryState,
   inputs: StepInputs,
   *,
+  window: Grid | None = None,
   implementation: str = "fast",
   remat: bool | int = False,
 ) -> tuple[MemoryState, jax.Array]:
@@ -34,6 +38,8 @@ def memory_scan(
     params: parameters of the gates, closed over, never scanned; their type says which dynamics.
     state: the state before the first chunk.
     inputs: `StepInputs` whose arrays have a leading axis of chunks.
+    window: cells per axis around each write that are updated; an axis with fewer cells is taken
+      whole. None: all cells.
     implementation: "fast" or "plain"; the same numbers from either. Forward-mode derivatives
       (`jax.jvp`, `jax.hessian`) need "plain": the fast one has only its own backward pass.
     remat: False keeps the state of every step for the backward pass; n >= 1 keeps one every n
@@ -59,7 +65,9 @@ def memory_scan(
     )
   chunks = inputs.content.shape[0]
   check_inputs(params, state, inputs, chunks)
-  scan = functools.partial(SCANS[implementation], params)
+  if window is not None:
+    check_window(window, len(state.hidden.shape) - 2)
+  scan = functools.partial(SCANS[implementation], params, window=window)
   length = math.isqrt(chunks) if remat is True else int(remat)
   if not 0 < length < chunks:
     return scan(state, inputs)

@@ -12,6 +12,7 @@ from tmem.config import MemoryConfig
 from tmem.convolution import initial_bias, initial_mix
 from tmem.grid import gaussian_factors, outer_product
 from tmem.typing import Grid, Volume
+from tmem.window import Window
 
 
 class SelectiveParams(NamedTuple):
@@ -25,6 +26,8 @@ class SelectiveParams(NamedTuple):
   mix: jax.Array
   bias: jax.Array
 
+  halo = 0  # cells around a window that its gates see
+
   def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
     """See `tmem.cell.Gates`."""
     del axes
@@ -33,24 +36,40 @@ class SelectiveParams(NamedTuple):
   def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
     """See `tmem.cell.Gates`."""
     grid = hidden.shape[1:-1]
-    gaussian = outer_product(
-      tuple(f[..., None] for f in gaussian_factors(inputs.write_at, inputs.spread, grid))
-    )
-    vector = self._vector(inputs, hidden.dtype)
-    vector = vector.reshape(len(vector), *(1,) * len(grid), -1)
-    return gaussian.astype(hidden.dtype) * vector + self.bias.astype(hidden.dtype)
+    factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
+    gaussian = outer_product(tuple(f[..., None] for f in factors)).astype(hidden.dtype)
+    return self._under(gaussian, inputs)
+
+  def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
+    """See `tmem.windowed.WindowGates`."""
+    return self._under(window.gaussian(inputs.write_at, inputs.spread, hidden.dtype), inputs)
+
+  def _under(self, gaussian: Volume, inputs: StepInputs) -> Volume:
+    """The gates of one chunk under its Gaussian [batch, *grid, 1]."""
+    ones = (1,) * (gaussian.ndim - 2)
+    biases = jnp.split(self.bias.astype(gaussian.dtype), 4)
+    vectors = (v.reshape(len(v), *ones, -1) for v in self._vectors(inputs, gaussian.dtype))
+    gates = (gaussian * vector + bias for vector, bias in zip(vectors, biases, strict=True))
+    return jnp.concatenate(tuple(gates), axis=-1)
 
   def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["VectorGate", ...], Drive]:
     """See `tmem.diagonal.DiagonalGates`."""
     factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
-    vectors = jnp.split(self._vector(inputs, dtype), 4, axis=-1)
+    vectors = self._vectors(inputs, dtype)
     gates = tuple(VectorGate(bias) for bias in jnp.split(self.bias.astype(dtype)[None], 4, axis=1))
-    return gates, Drive(tuple(f.astype(dtype)[..., None] for f in factors), tuple(vectors))
+    return gates, Drive(tuple(f.astype(dtype)[..., None] for f in factors), vectors)
 
-  def _vector(self, inputs: StepInputs, dtype) -> jax.Array:
-    """What a chunk tells the gates: [..., batch, 4C]."""
+  def _vectors(self, inputs: StepInputs, dtype) -> tuple[jax.Array, ...]:
+    """What a chunk tells the gates i, f, o, g: [..., batch, C] each.
+
+    Four products, not slices of one: a slice would end up in the loop over cells, which XLA then
+    does not vectorise on a CPU.
+    """
     content = inputs.content
-    return jnp.matmul(content, self.mix.astype(content.dtype), preferred_element_type=dtype)
+    return tuple(
+      jnp.matmul(content, mix.astype(content.dtype), preferred_element_type=dtype)
+      for mix in jnp.split(self.mix, 4, axis=-1)
+    )
 
 
 class VectorGate(NamedTuple):

@@ -9,7 +9,9 @@ from flax import nnx
 
 from data import synthetic
 from tmem import interop
+from tmem.memory import TensorMemory
 from tmem.models import SequenceModel
+from tmem.places import axes_penalty, recorded_places
 from train.cells import VALID, Cell
 from train.losses import Sums, classification_loss, classification_sums
 from train.task import Task
@@ -49,9 +51,7 @@ def make_task(cell: Cell) -> Task:
     splits=tuple(cell.tests),
     protocol=f"{cell.eval_samples} samples",
     build=lambda rngs: SequenceModel(cell.model, rngs=rngs),
-    loss_fn=_with_gates(
-      classification_loss if cell.segment is None else segmented_loss(cell.segment)
-    ),
+    loss_fn=_with_gates(make_loss(cell)),
     train_batches=train_batches,
     eval_batches=eval_batches,
     metrics=classification_metrics,
@@ -101,34 +101,70 @@ def _with_gates(loss_fn):
   return with_gates
 
 
-def segmented_loss(segment: int):
-  """A loss over streams fed in segments, whose gradients stop at the borders between them.
+def make_loss(cell: Cell):
+  """The loss of a cell: `loss_fn(model, batch, key)` as of a task.
+
+  In training, where there is a key, it has the axes penalty of what the memory writes. Long streams
+  are fed in segments, and their gradients stop at the borders; there is no dropout then.
+  """
+
+  def whole(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
+    weight = 0.0 if key is None else cell.axes_weight
+    sums, _ = penalised(weight, lambda m: (classification_loss(m, batch, key), None))(model)
+    return sums
+
+  def in_segments(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
+    weight = 0.0 if key is None else cell.axes_weight
+    return segmented_sums(model, batch, cell.segment, weight)
+
+  return whole if cell.segment is None else in_segments
+
+
+def penalised(weight: float, call):
+  """Adds the axes penalty to what `call(model) -> (sums, state)` sums, per target that counts."""
+
+  def with_penalty(model: SequenceModel):
+    if not weight or not isinstance(model.memory, TensorMemory):
+      return call(model)
+    with recorded_places(model) as places:
+      sums, state = call(model)
+    penalty = sum(axes_penalty(own.write_at) for own in places)
+    return sums | {"loss": sums["loss"] + weight * penalty * sums["weight"]}, state
+
+  return with_penalty
+
+
+def segmented_sums(
+  model: SequenceModel, batch: dict[str, jax.Array], segment: int, axes_weight: float = 0.0
+) -> Sums:
+  """Sums over streams fed in segments, whose gradients stop at the borders between them.
 
   Attention sees its own segment only; the memories are all that is handed on.
 
   Args:
+    model: the model.
+    batch: as of `train.losses.classification_loss`.
     segment: tokens of a segment; the last one is padded.
+    axes_weight: weight of the axes penalty.
 
   Returns:
-    `loss_fn(model, batch, key)` as of a task; there is no dropout.
+    As `train.losses.classification_sums`.
   """
+  graphdef, params = nnx.split(model)
 
-  def loss_fn(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
-    graphdef, params = nnx.split(model)
+  def segment_sums(params, states, part):
+    def call(model):
+      logits, after = model.advance(part["inputs"], states, mask=part.get("real"))
+      return classification_sums(logits, part), after
 
-    def segment_sums(params, states, part):
-      model = nnx.merge(graphdef, params)
-      logits, states = model.advance(part["inputs"], states, mask=part.get("real"))
-      return classification_sums(logits, part), states
+    return penalised(axes_weight, call)(nnx.merge(graphdef, params))
 
-    rows, length = batch["targets"].shape
-    parts = dict(batch)
-    if length % segment:
-      parts["real"] = jnp.ones((rows, length), bool)
-    segments = jax.tree.map(lambda array: _segments(array, segment), parts)
-    return truncated_sums(segment_sums, params, model.init_states(rows), segments)
-
-  return loss_fn
+  rows, length = batch["targets"].shape
+  parts = dict(batch)
+  if length % segment:
+    parts["real"] = jnp.ones((rows, length), bool)
+  segments = jax.tree.map(lambda array: _segments(array, segment), parts)
+  return truncated_sums(segment_sums, params, model.init_states(rows), segments)
 
 
 def _segments(array: jax.Array, size: int) -> jax.Array:

@@ -58,6 +58,7 @@ class Settings:
     learning_rate: peak of the learning rate.
     warmup_steps: steps of linear warm-up.
     coordinate_lr_factor: learning rate of coordinate heads over that of the rest.
+    axes_weight: weight of `tmem.places.axes_penalty` in the loss.
     gate_init: start of the fusion gates.
     memory_every_n_layers: every n-th block has memory.
   """
@@ -87,6 +88,7 @@ class Settings:
   learning_rate: float = 3e-3
   warmup_steps: int = 50
   coordinate_lr_factor: float = 0.1
+  axes_weight: float = 0.1
   gate_init: float = 0.0
   memory_every_n_layers: int = 1
 
@@ -113,6 +115,7 @@ class Cell:
     optim: the optimizer.
     batch_size: samples per step.
     eval_samples: samples of each test.
+    axes_weight: weight of `tmem.places.axes_penalty` in the loss.
     segment: tokens of a segment, if streams are fed in segments.
   """
 
@@ -127,6 +130,7 @@ class Cell:
   optim: OptimConfig
   batch_size: int
   eval_samples: int
+  axes_weight: float = 0.0
   segment: int | None = None
 
   @property
@@ -149,6 +153,7 @@ class Cell:
       "optim": dataclasses.asdict(self.optim),
       "batch_size": self.batch_size,
       "eval_samples": self.eval_samples,
+      "axes_weight": self.axes_weight,
       "segment": self.segment,
     }
 
@@ -213,6 +218,7 @@ def make_cells(
           optim=optim,
           batch_size=settings.batch_size,
           eval_samples=settings.eval_samples,
+          axes_weight=settings.axes_weight,
         )
 
 

@@ -47,6 +47,10 @@ DIFFICULTY = {
 OPTIM = {
   name: flag_table.OPTIM[name]
   for name in ("learning_rate", "batch_size", "warmup_steps", "coordinate_lr_factor")
+} | {
+  "axes_weight": Flag(
+    Number(0), None, "Weight of a penalty on axes of the grid that writes do not use apart."
+  )
 }
 MEMORY = {
   name: flag for name, flag in flag_table.MEMORY.items() if name not in ("remat", "state_scope")

@@ -24,15 +24,21 @@ def _cpu() -> dict[str, Settings]:
     methods=METHODS,
     attention_window=("full", 4),
     seeds=3,
-    stages=((5, 200), (10, 400), (20, 600)),
+    stages=((5, 300), (10, 400), (20, 800)),
     tested=(5, 10, 20, 50),
     out_of_reach=True,
     noise=(0.05, 0.0, 0.1),
     memory_every_n_layers=2,
     memory=MemoryConfig(
-      channels=32, grid=(4, 4, 4), chunk_size=1, forget_bias=8.0, sigma_scale=0.3
+      channels=32,
+      grid=(4, 4, 4),
+      chunk_size=1,
+      dynamics="selective",
+      forget_bias=8.0,
+      sigma_scale=0.3,
     ),
-    slots=SlotConfig(count=64, forget_bias=8.0),  # as many bytes as the grid
+    slots=SlotConfig(count=32, forget_bias=8.0),  # as many numbers as the grid shows to a read
+    learning_rate=1.5e-3,
   )
   return {
     "coordinate_binding": binding,
@@ -90,6 +96,8 @@ def _paper() -> dict[str, Settings]:
     eval_samples=2048,
     batch_size=128,
     learning_rate=3e-4,
+    coordinate_lr_factor=1.0,
+    axes_weight=0.0,
   )
   return {
     "coordinate_binding": binding,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import tmem
-from tmem.config import COORDINATE_HEADS, DYNAMICS, IMPLEMENTATIONS, READ_QUERIES, WRITES
+from tmem.config import COORDINATE_HEADS, DYNAMICS, IMPLEMENTATIONS, READ_QUERIES, UPDATES, WRITES
 from tmem.decoder import STATE_SCOPES
 from tmem.slots import SlotConfig
 from train.command import Flag
@@ -79,6 +79,10 @@ MEMORY = {
   "dynamics": Flag(
     Choice(DYNAMICS), _MEMORY.dynamics, "What the gates see: write and state, write, or a vector."
   ),
+  "memory_update": Flag(
+    Choice(UPDATES), _MEMORY.update, "Which cells a write changes: all, or a window around it."
+  ),
+  "write_window": Flag(Grid(), _MEMORY.window, "Cells per axis of that window."),
   "memory_write": Flag(
     Choice(WRITES), _MEMORY.write, "A Gaussian around the coordinate, or the nearest cell alone."
   ),
@@ -143,6 +147,8 @@ SWITCHES = {"debug": "Show the stack trace of an error."}
 # Flags of MEMORY that are not named like the fields they set, by field.
 RENAMED = {
   "channels": "memory_channels",
+  "update": "memory_update",
+  "window": "write_window",
   "write": "memory_write",
   "implementation": "memory_implementation",
 }

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tmem import MemoryState, StepInputs, memory_scan
+from tmem.dynamics import DYNAMICS
+
 
 def _sigmoid(x):
   return 1.0 / (1.0 + np.exp(-x))
@@ -138,6 +141,51 @@ class Oracle:
       write = self.linear["content"](w), *self.written_at(w)
       hidden, cell = update(self.gates, hidden, cell, *write, config.dynamics)
     return y, hidden, cell
+
+
+def _random_case(name, grid, chunks, masked=False, batch=2, channels=2, dtype=np.float64):
+  rng = np.random.default_rng(chunks)
+  kind, axes = DYNAMICS[name].params, len(grid)
+  sizes = kind(*kind._fields).shapes(axes, channels)
+  params = kind(**{field: 0.7 * rng.normal(size=sizes[field]) for field in kind._fields})
+  state = MemoryState(*np.tanh(rng.normal(size=(2, batch, *grid, channels))))
+  inputs = StepInputs(
+    read_at=rng.uniform(-1.1, 1.1, size=(chunks, batch, 2, axes)),
+    write_at=rng.uniform(-1, 1, size=(chunks, batch, axes)),
+    content=rng.normal(size=(chunks, batch, channels)),
+    spread=rng.uniform(0.2, 1.5, size=(chunks, batch)),
+    write=rng.uniform(size=(chunks, batch)) < 0.5 if masked else None,
+  )
+  case = params, state, inputs
+  return jax.tree.map(lambda a: a if a.dtype == bool else a.astype(dtype), case)
+
+
+def _results(case, **settings):
+  """State, reads, and all gradients of one random sum of them."""
+
+  def run(params, state, floats, write):
+    state, reads = memory_scan(params, state, StepInputs(*floats, write), **settings)
+    total = sum(
+      jnp.sum(a * jnp.cos(jnp.arange(a.size, dtype=a.dtype).reshape(a.shape)))
+      for a in (state.hidden, state.cell, reads)
+    )
+    return total, (state, reads)
+
+  params, state, inputs = case
+  call = jax.jit(jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True))
+  return call(params, state, tuple(inputs)[:4], inputs.write)
+
+
+@pytest.fixture(scope="session")
+def random_case():
+  """(params, state, inputs) of named dynamics; inputs have a leading axis of chunks."""
+  return _random_case
+
+
+@pytest.fixture(scope="session")
+def results():
+  """((sum, (state, reads)), gradients) of `memory_scan` over such a case."""
+  return _results
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,10 @@ import functools
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tmem import MemoryConfig, MemoryState, StepInputs, blocks, memory_scan, memory_step
+from tmem import MemoryConfig, blocks, memory_scan, memory_step
 from tmem.config import DYNAMICS as NAMES
 from tmem.diagonal import block_size, sequential_depth
 from tmem.dynamics import DYNAMICS
@@ -20,39 +19,6 @@ MODES = {
 }
 
 
-def random_case(name, grid, chunks, masked=False, batch=2, channels=2, dtype=np.float64):
-  rng = np.random.default_rng(chunks)
-  kind, axes = DYNAMICS[name].params, len(grid)
-  sizes = kind(*kind._fields).shapes(axes, channels)
-  params = kind(**{field: 0.7 * rng.normal(size=sizes[field]) for field in kind._fields})
-  state = MemoryState(*np.tanh(rng.normal(size=(2, batch, *grid, channels))))
-  inputs = StepInputs(
-    read_at=rng.uniform(-1.1, 1.1, size=(chunks, batch, 2, axes)),
-    write_at=rng.uniform(-1, 1, size=(chunks, batch, axes)),
-    content=rng.normal(size=(chunks, batch, channels)),
-    spread=rng.uniform(0.2, 1.5, size=(chunks, batch)),
-    write=rng.uniform(size=(chunks, batch)) < 0.5 if masked else None,
-  )
-  case = params, state, inputs
-  return jax.tree.map(lambda a: a if a.dtype == bool else a.astype(dtype), case)
-
-
-def results(case, **settings):
-  """State, reads, and all gradients of one random sum of them."""
-
-  def run(params, state, floats, write):
-    state, reads = memory_scan(params, state, StepInputs(*floats, write), **settings)
-    total = sum(
-      jnp.sum(a * jnp.cos(jnp.arange(a.size, dtype=a.dtype).reshape(a.shape)))
-      for a in (state.hidden, state.cell, reads)
-    )
-    return total, (state, reads)
-
-  params, state, inputs = case
-  call = jax.jit(jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True))
-  return call(params, state, tuple(inputs)[:4], inputs.write)
-
-
 def test_every_name_has_its_dynamics():
   assert tuple(DYNAMICS) == NAMES
   with pytest.raises(ValueError, match=r"^dynamics: got 'lstm', expected one of 'convlstm', "):
@@ -60,7 +26,7 @@ def test_every_name_has_its_dynamics():
 
 
 @pytest.mark.parametrize("name", DIAGONAL)
-def test_step_matches_numpy(name, reference):
+def test_step_matches_numpy(name, reference, random_case):
   params, state, inputs = random_case(name, (3, 4, 2), chunks=1)
   now = jax.tree.map(lambda a: a[0], inputs)
   with jax.enable_x64(True):
@@ -87,7 +53,7 @@ def test_step_matches_numpy(name, reference):
   ("grid", "chunks", "masked"),
   [((3, 4, 2), 17, False), ((5,), 18, True), ((1, 1), 1, False), ((2, 1, 2, 3), 5, True)],
 )
-def test_fast_equals_plain(mode, name, grid, chunks, masked, monkeypatch):
+def test_fast_equals_plain(mode, name, grid, chunks, masked, monkeypatch, random_case, results):
   forward, backward = MODES[mode]
   monkeypatch.setattr(blocks, "block_forward", forward)
   monkeypatch.setattr(blocks, "block_backward", backward)
@@ -100,7 +66,7 @@ def test_fast_equals_plain(mode, name, grid, chunks, masked, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "share"), [("parallel", 0.75), ("selective", 0.33)])
-def test_few_states_are_stored(name, share):
+def test_few_states_are_stored(name, share, random_case, results):
   """Only the boundaries of blocks, and few numbers of each chunk."""
   grid, channels = (48, 48), 4
   volume = 4 * 48 * 48 * channels
@@ -116,7 +82,7 @@ def test_few_states_are_stored(name, share):
 
 
 @pytest.mark.parametrize("name", DIAGONAL)
-def test_the_program_does_not_grow_with_the_chunks(name):
+def test_the_program_does_not_grow_with_the_chunks(name, random_case, results):
   def size(chunks):
     case = random_case(name, (2, 3), chunks, dtype=np.float32)
     return len(jax.jit(lambda case: results(case)).lower(case).as_text())
@@ -132,7 +98,7 @@ def test_sequential_depth():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sixteen_thousand_chunks_stay_finite_and_exact(mode, monkeypatch):
+def test_sixteen_thousand_chunks_stay_finite_and_exact(mode, monkeypatch, random_case, results):
   forward, backward = MODES[mode]
   monkeypatch.setattr(blocks, "block_forward", forward)
   monkeypatch.setattr(blocks, "block_backward", backward)
@@ -152,7 +118,7 @@ def test_sixteen_thousand_chunks_stay_finite_and_exact(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("name", DIAGONAL)
-def test_a_chunk_at_a_time_equals_all_at_once(name):
+def test_a_chunk_at_a_time_equals_all_at_once(name, random_case):
   case = params, state, inputs = random_case(name, (3, 3), 9, masked=True, dtype=np.float32)
   after, reads = jax.jit(memory_scan)(*case)
   step = jax.jit(memory_scan)
@@ -162,7 +128,7 @@ def test_a_chunk_at_a_time_equals_all_at_once(name):
   chex.assert_trees_all_close(state, after, atol=1e-5)
 
 
-def test_rows_that_do_not_write_are_kept_bit_for_bit():
+def test_rows_that_do_not_write_are_kept_bit_for_bit(random_case):
   params, state, inputs = random_case("selective", (2, 3), 6, dtype=np.float32)
   write = np.array([[True, False]] * 6)
   after, _ = jax.jit(memory_scan)(params, state, inputs._replace(write=write))

@@ -8,7 +8,7 @@ from flax import nnx
 
 from tmem import MemoryConfig, TensorMemory
 from tmem.models import SequenceConfig, SequenceModel
-from tmem.places import memory_places
+from tmem.places import axes_penalty, memory_places
 
 CONFIG = {
   "input_features": 3,
@@ -49,3 +49,13 @@ def test_a_model_without_a_grid_has_no_places(randomised):
   model = randomised(lambda: SequenceModel(config, rngs=nnx.Rngs(0)))
   with pytest.raises(ValueError, match=r"^model: method 'slots' has no Tensor Memory"):
     memory_places(model, np.ones((1, 4, 3), np.float32))
+
+
+def test_the_penalty_is_of_axes_that_follow_one_another_or_stand_still():
+  x, y, z = np.random.default_rng(0).uniform(-1, 1, size=(3, 5000)).astype(np.float32)
+  apart = jnp.stack([x, y, z], axis=-1)
+  assert axes_penalty(apart) < 1e-2
+  np.testing.assert_allclose(axes_penalty(jnp.stack([x, y, -y], axis=-1)), 2.0, atol=2e-2)
+  still = jnp.stack([x, y, np.full_like(z, 0.9)], axis=-1)
+  np.testing.assert_allclose(axes_penalty(still), 10 * 0.49**2, rtol=2e-2)
+  assert np.abs(jax.grad(lambda t: axes_penalty(t))(jnp.stack([x, y, -y], axis=-1))).max() > 1e-5

@@ -251,7 +251,7 @@ def test_segments_lose_nothing_but_attention(randomised_model):
   @jax.jit
   def sums(params):
     model = nnx.merge(graphdef, params)
-    in_parts = (cell_task.segmented_loss(segment)(model, batch, None) for segment in (4, 16))
+    in_parts = (cell_task.segmented_sums(model, batch, segment) for segment in (4, 16))
     return classification_loss(model, batch, None), *in_parts
 
   whole, *parts = sums(params)
