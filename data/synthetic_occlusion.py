@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from data.synthetic_task import Batch, SyntheticTask, check_bool, check_int, one_hot
 
@@ -22,9 +23,9 @@ class Occlusion(SyntheticTask):
   right, 2 bottom left, 3 bottom right.
 
   Frames are cut into patches, a token each, frame after frame and row by row within a frame, and
-  a query ends the sample. A token is: pixels of the patch row by row (`patch`², 1 ball, 0 not),
-  place of the patch one-hot ((size / patch)²), flag query; the query has only the flag. The
-  target of the last token counts.
+  a query ends the sample; or, for lessons, one ends each frame and asks for the quadrant then. A
+  token is: pixels of the patch row by row (`patch`², 1 ball, 0 not), place of the patch one-hot
+  ((size / patch)²), flag query; a query has only the flag. Targets count at queries.
 
   Attributes:
     frames: frames of a sample, >= 1.
@@ -36,6 +37,8 @@ class Occlusion(SyntheticTask):
     patch: pixels per side of a patch, >= 1.
     ball: pixels per side of the ball, 1 to `size - 1`.
     max_speed: pixels per frame and axis, >= 1.
+    ask_each_frame: whether every frame ends with a query, not the last one alone.
+    count_last: whether of all queries only the one at the end counts.
 
   Raises:
     ValueError: naming the field, what came and what is right.
@@ -50,9 +53,13 @@ class Occlusion(SyntheticTask):
   patch: int = 4
   ball: int = 2
   max_speed: int = 2
+  ask_each_frame: bool = False
+  count_last: bool = False
 
   def __post_init__(self):
     check_bool("until_end", self.until_end)
+    check_bool("ask_each_frame", self.ask_each_frame)
+    check_bool("count_last", self.count_last)
     visible = 2 if self.until_end else 1
     check_int("frames", self.frames, minimum=visible)
     check_int("hidden", self.hidden, minimum=0, maximum=self.frames - visible)
@@ -77,8 +84,8 @@ class Occlusion(SyntheticTask):
 
   @property
   def length(self) -> int:
-    """The patches of all frames and the query."""
-    return self.frames * self.patches + 1
+    """The patches of all frames and the queries."""
+    return self.frames * self.patches + (self.frames if self.ask_each_frame else 1)
 
   @property
   def patches(self) -> int:
@@ -117,15 +124,27 @@ class Occlusion(SyntheticTask):
 
     side = self.size // self.patch
     cut = pixels.reshape(self.frames, side, self.patch, side, self.patch)
-    tokens = cut.transpose(0, 1, 3, 2, 4).reshape(self.length - 1, self.patch**2)
-    place = jnp.tile(jnp.arange(self.patches), self.frames)
-    inputs = jnp.concatenate([tokens, one_hot(place, self.patches)], axis=-1, dtype=jnp.float32)
-    is_query = jnp.arange(self.length) == self.length - 1
-    below_middle, right_of_middle = corners[-1] >= self.size // 2
+    cut = cut.transpose(0, 1, 3, 2, 4).reshape(self.frames, self.patches, self.patch**2)
+    place = jnp.broadcast_to(
+      one_hot(jnp.arange(self.patches), self.patches), (self.frames, self.patches, self.patches)
+    )
+    tokens = jnp.concatenate([cut, place], axis=-1, dtype=jnp.float32)
+    tokens = jnp.pad(tokens, ((0, 0), (0, 1), (0, 1))).at[:, -1, -1].set(1.0)  # and its query
+
+    below_middle, right_of_middle = jnp.moveaxis(corners >= self.size // 2, 1, 0)
+    quadrant = (2 * below_middle + right_of_middle).astype(jnp.int32)
+    targets = jnp.pad(quadrant[:, None], ((0, 0), (self.patches, 0))).reshape(-1)
+    counts = (time == self.frames - 1) | (self.ask_each_frame and not self.count_last)
+    is_query = (jnp.arange(self.patches + 1) == self.patches) & counts[:, None]
+    left = np.flatnonzero(self._kept())
     return {
-      "inputs": jnp.concatenate(
-        [jnp.pad(inputs, ((0, 1), (0, 0))), is_query[:, None]], axis=-1, dtype=jnp.float32
-      ),
-      "targets": jnp.where(is_query, 2 * below_middle + right_of_middle, 0).astype(jnp.int32),
-      "mask": is_query,
+      "inputs": tokens.reshape(-1, self.input_features)[left],
+      "targets": jnp.where(is_query.reshape(-1), targets, 0)[left],
+      "mask": is_query.reshape(-1)[left],
     }
+
+  def _kept(self) -> np.ndarray:
+    """Which tokens of frames that all end with a query are there: [frames * (patches + 1)]."""
+    kept = np.ones((self.frames, self.patches + 1), bool)
+    kept[:-1, -1] = self.ask_each_frame
+    return kept.reshape(-1)

@@ -42,6 +42,8 @@ class Settings:
       the last stage has, in place of one model that goes through the stages.
     out_of_reach: whether distractors part the writes of a binding from its queries, so many that
       attention in a window reaches no write when the first query comes.
+    lessons: whether training asks more often than the tests do, where an experiment can: one
+      answer per sample teaches little.
     noise: noise of the queries in each test of a binding; training has the first.
     distances: tokens between the first write and the first query in `long_recall`.
     segment: tokens of a segment of `long_recall`.
@@ -72,6 +74,7 @@ class Settings:
   slots: SlotConfig
   per_test: bool = False
   out_of_reach: bool = False
+  lessons: bool = False
   noise: tuple[float, ...] = (0.05,)
   distances: tuple[int, ...] = ()
   segment: int = 32

@@ -24,7 +24,7 @@ def _cpu() -> dict[str, Settings]:
     methods=METHODS,
     attention_window=("full", 4),
     seeds=3,
-    stages=((5, 300), (10, 400), (20, 800)),
+    stages=((5, 300), (10, 300), (20, 600)),
     tested=(5, 10, 20, 50),
     out_of_reach=True,
     noise=(0.05, 0.0, 0.1),
@@ -43,15 +43,22 @@ def _cpu() -> dict[str, Settings]:
   return {
     "coordinate_binding": binding,
     "map_building": dataclasses.replace(
-      binding, stages=((16, 300), (32, 400)), tested=(16, 32, 64), features=96
+      binding,
+      stages=((4, 400), (8, 150), (16, 150), (32, 200)),
+      tested=(16, 32, 64),
+      lessons=True,
+      memory=dataclasses.replace(binding.memory, grid=(8, 8)),
+      features=96,
     ),
     "occlusion": dataclasses.replace(
       binding,
       attention_window=("full", 16),
-      stages=((2, 150), (4, 150), (6, 300)),
+      stages=((0, 100), (2, 150), (4, 150), (6, 150)),
       tested=(0, 2, 4, 6),
-      memory=dataclasses.replace(binding.memory, chunk_size=16),
+      lessons=True,
+      memory=dataclasses.replace(binding.memory, chunk_size=4, forget_bias=5.0),
       positions=True,
+      batch_size=16,
     ),
     "no_harm": dataclasses.replace(
       binding, stages=((32, 150),), tested=(32,), positions=True, memory_every_n_layers=1
@@ -74,7 +81,7 @@ def _cpu() -> dict[str, Settings]:
       tested=(),
       segments=(1, 1, 4),
       distances=DISTANCES,
-      capacity_stages=((5, 200), (10, 300), (20, 400)),
+      capacity_stages=((5, 200), (10, 200), (20, 300)),
       capacities=CAPACITIES,
       grids=((2, 2, 2), (3, 3, 3), (4, 4, 4)),
       eval_samples=64,

@@ -88,10 +88,12 @@ def _sizes(outcomes: Sequence[Outcome]) -> str:
     )
   memory, slots = outcomes[0].cell.model.memory, outcomes[0].cell.model.slots
   lines.append(
-    f"Memory in every {outcomes[0].cell.model.memory_every_n_layers}. block: grid {memory.grid} of"
-    f" {memory.channels} channels, chunks of {memory.chunk_size}, forget bias"
-    f" {memory.forget_bias:g}, sigma scale {memory.sigma_scale:g}, where the variant does not say"
-    f" otherwise; {slots.count} slots."
+    f"Memory in every {outcomes[0].cell.model.memory_every_n_layers}. block: {memory.dynamics}"
+    f" dynamics, grid {memory.grid} of {memory.channels} channels, chunks of {memory.chunk_size},"
+    f" forget bias {memory.forget_bias:g}, sigma scale {memory.sigma_scale:g}, where the variant"
+    f" does not say otherwise; {slots.count} slots. Coordinate heads learn at"
+    f" {outcomes[0].cell.optim.coordinate_lr_factor:g} of the rate, with a penalty on axes of"
+    f" weight {outcomes[0].cell.axes_weight:g}."
   )
   return "\n\n".join(dict.fromkeys(lines))
 

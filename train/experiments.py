@@ -1,6 +1,7 @@
 """The diagnostic experiments: which models are trained on what, and what they are asked."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,9 @@ MEMORY_CHANGES: Mapping[str, Mapping[str, Any]] = {
   "recommended": {},
   "write_nearest": {"write": "nearest"},
   "coordinate_heads_separate": {"coordinate_heads": "separate"},
-  "depthwise_false": {"depthwise": False},
+  "dynamics_parallel": {"dynamics": "parallel"},
+  "dynamics_convlstm": {"dynamics": "convlstm"},
+  "dynamics_convlstm_depthwise_false": {"dynamics": "convlstm", "depthwise": False},
   **{f"grid_{n}x{n}x{n}": {"grid": (n, n, n)} for n in (4, 6, 8)},
   "chunk_size_2": {"chunk_size": 2},
   "chunk_size_4": {"chunk_size": 4},
@@ -61,26 +64,40 @@ def _binding_curriculum(settings: Settings, stages: Stages) -> Curriculum:
 def map_building(settings: Settings) -> Iterator[Cell]:
   """A hidden map seen in patches; the difficulty is the number of observations."""
 
-  def task(observations: int) -> SyntheticTask:
-    return MapBuilding(observations=observations)
+  def lesson(observations: int) -> SyntheticTask:
+    if not settings.lessons:
+      return MapBuilding(observations=observations)
+    # With fewer observations than in any test, most of the map is unknown.
+    ask_shown = observations < min(settings.tested)
+    return MapBuilding(observations=observations, queries=16, ask_shown=ask_shown)
 
-  tests = {f"observations_{count}": task(count) for count in settings.tested}
-  yield from make_cells("map_building", "", settings, _curriculum(settings.stages, task), tests)
+  tests = {f"observations_{count}": MapBuilding(observations=count) for count in settings.tested}
+  yield from make_cells("map_building", "", settings, _curriculum(settings.stages, lesson), tests)
 
 
 def occlusion(settings: Settings) -> Iterator[Cell]:
   """A moving ball out of sight; the difficulty is the number of hidden frames.
 
-  The published variant, whose last frame shows the ball again, is no headline: one seed will do.
+  The published variant, whose last frame shows the ball again, is no headline: one seed and, where
+  there are two windows, the narrower one will do.
   """
-  for variant, until_end, seeds in (("until_end", True, settings.seeds), ("middle", False, 1)):
+  narrow = tuple(w for w in settings.attention_window if w != "full")[:1]
+  published = dataclasses.replace(
+    settings, seeds=1, attention_window=narrow or settings.attention_window
+  )
+  for variant, until_end, own in (("until_end", True, settings), ("middle", False, published)):
 
-    def task(hidden: int, until_end: bool = until_end) -> SyntheticTask:
-      return Occlusion(hidden=hidden, until_end=until_end)
+    def task(hidden: int, count_last: bool, until_end: bool = until_end) -> SyntheticTask:
+      return Occlusion(
+        hidden=hidden,
+        until_end=until_end,
+        ask_each_frame=settings.lessons,
+        count_last=count_last,
+      )
 
-    tests = {f"hidden_{count}": task(count) for count in settings.tested}
-    own = dataclasses.replace(settings, seeds=seeds)
-    yield from make_cells("occlusion", variant, own, _curriculum(settings.stages, task), tests)
+    training = _curriculum(own.stages, functools.partial(task, count_last=False))
+    tests = {f"hidden_{count}": task(count, count_last=True) for count in settings.tested}
+    yield from make_cells("occlusion", variant, own, training, tests)
 
 
 def no_harm(settings: Settings) -> Iterator[Cell]:

@@ -112,3 +112,28 @@ def test_hiding_changes_neither_the_ball_nor_the_answer():
   begin = task.hidden_frames.start * task.patches
   np.testing.assert_array_equal(seen["inputs"][:, :begin], hidden["inputs"][:, :begin])
   assert not np.asarray(hidden["inputs"])[:, begin:, : task.patch**2].any()
+
+
+def test_lessons_ask_after_every_frame_and_change_nothing_else():
+  alone, lesson, exam = (
+    synthetic.Occlusion(until_end=True, **how).sample(KEY, 8)
+    for how in ({}, {"ask_each_frame": True}, {"ask_each_frame": True, "count_last": True})
+  )
+  side = 17  # patches of a frame, and its query
+  is_query = (np.arange(8 * side) + 1) % side == 0
+  np.testing.assert_array_equal(lesson["mask"], np.broadcast_to(is_query, (8, 8 * side)))
+  np.testing.assert_array_equal(
+    np.asarray(lesson["inputs"])[:, ~is_query], np.asarray(alone["inputs"])[:, :-1]
+  )
+  assert not np.asarray(lesson["inputs"])[:, is_query, :-1].any()
+  assert (np.asarray(lesson["inputs"])[:, is_query, -1] == 1).all()
+  np.testing.assert_array_equal(lesson["inputs"], exam["inputs"])
+  assert (np.asarray(exam["mask"]).sum(axis=1) == 1).all()
+  for batch in (lesson, exam):
+    np.testing.assert_array_equal(batch["targets"][:, -1], alone["targets"][:, -1])
+  # While the ball is seen, the answer is where it is.
+  task = synthetic.Occlusion(until_end=True)
+  for row, frames in enumerate(read(task, alone)):
+    for frame in range(4):
+      down, right = find_ball(frames[frame], task.ball) >= task.size // 2
+      assert lesson["targets"][row, frame * side + side - 1] == 2 * down + right
