@@ -1,11 +1,13 @@
 """Measures speed, temporaries and compile time; figures to compare are ratios within one run.
 
-  python launch/bench.py memory [--json] [--repeats=N] [--cores=N]
+  python launch/bench.py memory|variants [--json] [--repeats=N] [--cores=N]
 
 `memory`: one memory layer with its heads, forward and forward + backward, the fast scan
-against the plain one. The two run in turn in one process; each figure is the least
-process-CPU time over the repeats, so other load on the machine matters little. By default the
-process keeps to one core.
+against the plain one, and how compile time grows with the number of chunks. `variants`: the
+dynamics and the windowed update against the published dynamics, all with their fast scans, and
+what a step costs on larger and larger grids. Contestants run in turn in one process; each
+figure is the least process-CPU time over the repeats, so other load on the machine matters
+little. By default the process keeps to one core.
 """
 
 import argparse
@@ -31,25 +33,45 @@ class Shape(NamedTuple):
   chunk_size: int
 
 
+PUBLISHED = Shape("published", 8, 512, 384, 32, (8, 8, 8), 16)
 MEMORY_SHAPES = (
-  Shape("published", 8, 512, 384, 32, (8, 8, 8), 16),
+  PUBLISHED,
   Shape("quickstart", 8, 256, 128, 32, (3, 3, 3), 1),
   Shape("small batch", 4, 256, 128, 32, (8, 8, 8), 16),
 )
-IMPLEMENTATIONS = ("plain", "fast")
+VARIANT_SHAPES = (PUBLISHED, PUBLISHED._replace(name="fine chunks", chunk_size=2))
+# By name, how a contestant's memory differs; the first is what the others are compared with.
+IMPLEMENTATIONS = {"plain": {"implementation": "plain"}, "fast": {"implementation": "fast"}}
+VARIANTS = {
+  "convlstm": {},
+  "parallel": {"dynamics": "parallel"},
+  "selective": {"dynamics": "selective"},
+  "convlstm, window": {"update": "window"},
+  "selective, window": {"dynamics": "selective", "update": "window"},
+}
+WINDOWED_GRIDS = (8, 16, 32)
 COMPILED_CHUNKS = (16, 1024)
 
 
 def main() -> None:
   """Parses the command line, measures, prints a table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
-  parser.add_argument("benchmark", choices=["memory"], help="what to measure")
+  parser.add_argument("benchmark", choices=list(BENCHMARKS), help="what to measure")
   parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
   parser.add_argument("--repeats", type=_positive, default=9, help="runs of each function")
   parser.add_argument("--cores", type=_positive, default=1, help="cores the process may use")
   options = parser.parse_args()
   _keep_to_cores(options.cores)
-  report = measure_memory(options.repeats) | {"cores": options.cores}
+  import jax  # after the flags above
+
+  report = {
+    "benchmark": options.benchmark,
+    "jax": jax.__version__,
+    "device": jax.devices()[0].device_kind,
+    "repeats": options.repeats,
+    "cores": options.cores,
+    **BENCHMARKS[options.benchmark](options.repeats),
+  }
   print(json.dumps(report, indent=2) if options.json else _table(report))
 
 
@@ -74,28 +96,61 @@ def _keep_to_cores(cores: int) -> None:
 
 
 def measure_memory(repeats: int) -> dict:
-  """The report of `bench.py memory` as JSON values."""
-  import jax  # after the flags above
-
-  shapes = [measure_shape(shape, repeats) for shape in MEMORY_SHAPES]
+  """The fast scan against the plain one, and the growth of compile time, as JSON values."""
+  shapes = [measure_shape(shape, IMPLEMENTATIONS, repeats) for shape in MEMORY_SHAPES]
   seconds = [compile_seconds(chunks) for chunks in COMPILED_CHUNKS]
   growth = {f"seconds_{c}_chunks": s for c, s in zip(COMPILED_CHUNKS, seconds, strict=True)}
   return {
-    "benchmark": "memory",
-    "jax": jax.__version__,
-    "device": jax.devices()[0].device_kind,
-    "repeats": repeats,
     "shapes": shapes,
     "compile_growth": {**growth, "ratio": seconds[1] / seconds[0]},
   }
 
 
-def measure_shape(shape: Shape, repeats: int) -> dict:
-  """Times, compile seconds and temporary bytes of both implementations, and their ratios."""
-  found = {name: {} for name in IMPLEMENTATIONS}
+def measure_variants(repeats: int) -> dict:
+  """Dynamics and windows against the published dynamics, and windows by grid, as JSON values."""
+  from tmem.diagonal import sequential_depth
+
+  shapes = [measure_shape(shape, VARIANTS, repeats) for shape in VARIANT_SHAPES]
+  depths = {
+    f"{chunks}_chunks": sequential_depth(chunks)
+    for chunks in (shape.tokens // shape.chunk_size for shape in VARIANT_SHAPES)
+  }
+  return {
+    "shapes": shapes,
+    "sequential_depth_selective": depths,
+    "windowed_step_milliseconds": windowed_steps(repeats),
+  }
+
+
+def windowed_steps(repeats: int) -> dict:
+  """Milliseconds of a windowed step, forward + backward, by cells per axis of the grid.
+
+  The difference between twice as many tokens and once as many, so that what is done once for all
+  steps, zeros for the state of a large grid above all, is not in it.
+  """
   runs = {}
-  for name in IMPLEMENTATIONS:
-    for kind, lowered in _lowered(shape, name).items():
+  for cells in WINDOWED_GRIDS:
+    for times in (1, 2):
+      tokens = times * PUBLISHED.tokens
+      shape = PUBLISHED._replace(grid=(cells,) * 3, tokens=tokens)
+      lowered, arguments = _lowered(shape, VARIANTS["convlstm, window"])["forward_backward"]
+      runs[cells, times] = (lowered.compile(), arguments)
+  seconds = _least_cpu_seconds(runs, repeats)
+  steps = PUBLISHED.tokens // PUBLISHED.chunk_size
+  found = {
+    f"grid_{cells}": 1e3 * (seconds[cells, 2] - seconds[cells, 1]) / steps
+    for cells in WINDOWED_GRIDS
+  }
+  first, *_, last = found.values()
+  return {**found, "ratio": last / first}
+
+
+def measure_shape(shape: Shape, contestants: dict[str, dict], repeats: int) -> dict:
+  """Times, compile seconds and temporary bytes of each contestant, and ratios to the first."""
+  found = {name: {} for name in contestants}
+  runs = {}
+  for name, changes in contestants.items():
+    for kind, lowered in _lowered(shape, changes).items():
       start = time.process_time()
       compiled = lowered[0].compile()
       found[name][f"{kind}_compile_seconds"] = time.process_time() - start
@@ -104,13 +159,15 @@ def measure_shape(shape: Shape, repeats: int) -> dict:
       runs[name, kind] = (compiled, lowered[1])
   for (name, kind), seconds in _least_cpu_seconds(runs, repeats).items():
     found[name][f"{kind}_milliseconds"] = 1e3 * seconds
+  baseline, *others = found
   ratios = {
-    f"{key}_ratio": found["fast"][key] / found["plain"][key] for key in sorted(found["fast"])
+    name: {key: value / found[baseline][key] for key, value in found[name].items()}
+    for name in others
   }
-  return {"shape": shape._asdict(), **found, **ratios}
+  return {"shape": shape._asdict(), "measured": found, f"ratio_to_{baseline}": ratios}
 
 
-def _lowered(shape: Shape, implementation: str) -> dict:
+def _lowered(shape: Shape, changes: dict) -> dict:
   """Forward, and forward + backward, of one memory layer: kind -> (lowered, arguments)."""
   import jax
   import jax.numpy as jnp
@@ -119,10 +176,7 @@ def _lowered(shape: Shape, implementation: str) -> dict:
   import tmem
 
   config = tmem.MemoryConfig(
-    channels=shape.channels,
-    grid=shape.grid,
-    chunk_size=shape.chunk_size,
-    implementation=implementation,
+    channels=shape.channels, grid=shape.grid, chunk_size=shape.chunk_size, **changes
   )
   graphdef, params = nnx.split(tmem.TensorMemory(config, shape.features, rngs=nnx.Rngs(0)))
   x = jax.random.normal(jax.random.key(0), (shape.batch, shape.tokens, shape.features))
@@ -159,29 +213,39 @@ def compile_seconds(chunks: int) -> float:
   for _ in range(3):
     jax.clear_caches()
     start = time.process_time()
-    _lowered(shape, "fast")["forward_backward"][0].compile()
+    _lowered(shape, {})["forward_backward"][0].compile()
     seconds.append(time.process_time() - start)
   return min(seconds)
 
 
+BENCHMARKS = {"memory": measure_memory, "variants": measure_variants}
+
+
 def _table(report: dict) -> str:
   lines = [f"jax {report['jax']} on {report['device']}, {report['cores']} core(s)", ""]
-  head = f"{'shape':<14}{'':<7}{'fwd ms':>9}{'fwd+bwd ms':>12}{'temp MB':>9}{'compile s':>11}"
+  head = f"{'':<26}{'fwd ms':>9}{'fwd+bwd ms':>12}{'temp MB':>9}{'compile s':>11}"
   for entry in report["shapes"]:
-    shape = Shape(**entry["shape"])
-    lines += [", ".join(f"{k} {v}" for k, v in shape._asdict().items() if k != "name"), head]
-    for name in (*IMPLEMENTATIONS, "ratio"):
-      values = entry.get(name) or {k: entry[f"{k}_ratio"] for k in entry["fast"]}
-      scale = 1.0 if name == "ratio" else 1e-6
-      lines.append(
-        f"{shape.name:<14}{name:<7}{values['forward_milliseconds']:>9.2f}"
-        f"{values['forward_backward_milliseconds']:>12.2f}"
-        f"{values['forward_backward_temporary_bytes'] * scale:>9.2f}"
-        f"{values['forward_backward_compile_seconds']:>11.2f}"
-      )
+    facts = ", ".join(f"{key} {value}" for key, value in entry["shape"].items())
+    lines += [facts, head]
+    lines += [_row(name, values, 1e-6) for name, values in entry["measured"].items()]
+    (title, ratios), *_ = ((k, v) for k, v in entry.items() if k.startswith("ratio_to_"))
+    lines.append(title.replace("_", " "))
+    lines += [_row(name, values, 1.0) for name, values in ratios.items()]
     lines.append("")
-  growth = ", ".join(f"{k} {v:.2f}" for k, v in report["compile_growth"].items())
-  return "\n".join([*lines, f"compile time by chunks: {growth}"])
+  for name, figures in report.items():
+    if isinstance(figures, dict):
+      facts = ", ".join(f"{key} {value:.3g}" for key, value in figures.items())
+      lines.append(f"{name}: {facts}".replace("_", " "))
+  return "\n".join(lines)
+
+
+def _row(name: str, values: dict, bytes_scale: float) -> str:
+  return (
+    f"  {name:<24}{values['forward_milliseconds']:>9.2f}"
+    f"{values['forward_backward_milliseconds']:>12.2f}"
+    f"{values['forward_backward_temporary_bytes'] * bytes_scale:>9.2f}"
+    f"{values['forward_backward_compile_seconds']:>11.2f}"
+  )
 
 
 if __name__ == "__main__":

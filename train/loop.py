@@ -49,6 +49,7 @@ def train(
       not finite.
   """
   outputs.make_workdir(run.workdir)
+  result.forget_peak_memory()
   with Interrupts() as interrupts:
     return _Loop(task, run, optim, interrupts).run_to_end(record)
 
@@ -114,8 +115,8 @@ class _Loop:
       self._save()
       raise RunError(
         f"stopped at step {progress.step}: {progress.skipped} steps had a loss or gradient that is"
-        f" not finite, --max_skipped_steps={run.max_skipped_steps}; try a lower --learning_rate"
-        " or --clip_norm in another --workdir"
+        f" not finite, more than the {run.max_skipped_steps} allowed; try a lower --learning_rate"
+        " in another --workdir"
       )
     if self.interrupts.pending():
       self._stop()

@@ -96,3 +96,26 @@ def test_every_row_has_a_map_of_its_own():
   task = synthetic.MapBuilding(observations=1, size=3, patch=3)
   _, patches = read(task, task.sample(KEY, 300))
   assert len(np.unique(patches.reshape(300, 9), axis=0)) > 200  # of 512
+
+
+def test_lessons_ask_several_times_and_if_wanted_for_shown_cells_only():
+  task = synthetic.MapBuilding(observations=3, queries=40)
+  batch = jax.tree.map(np.asarray, task.sample(KEY, 200))
+  assert (batch["mask"] == (np.arange(43) >= 3)).all()
+  assert abs(batch["observed"][batch["mask"]].mean() - task.observed_fraction()) < 0.03
+  shown = synthetic.MapBuilding(observations=3, queries=40, ask_shown=True)
+  asked = jax.tree.map(np.asarray, shown.sample(KEY, 200))
+  assert asked["observed"][asked["mask"]].all()
+  assert shown.ceiling() == 1.0
+  # The answers are those of the shown map, and every shown cell is asked for at times.
+  rows, columns = (asked["inputs"][:, :, i * 8 : i * 8 + 8].argmax(axis=-1) for i in (0, 1))
+  bits = asked["inputs"][:, :3, 18:22].reshape(200, 3, 2, 2)
+  found = set()
+  for row in range(200):
+    shown_map = np.zeros((8, 8))
+    for r, c, patch in zip(rows[row], columns[row], bits[row], strict=False):
+      shown_map[r : r + 2, c : c + 2] = patch
+    answers = shown_map[rows[row, 3:], columns[row, 3:]]
+    np.testing.assert_array_equal(answers > 0, asked["targets"][row, 3:])
+    found.add(len(set(zip(rows[row, 3:].tolist(), columns[row, 3:].tolist(), strict=True))))
+  assert max(found) == 12
