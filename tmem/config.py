@@ -39,6 +39,9 @@ class MemoryConfig:
       place, so that all others keep their contents exactly and a step costs what the window
       costs, whatever the grid.
     window: cells per axis of the window; an axis with fewer cells is taken whole.
+    read_heads: places that a query reads, each with its own coordinate.
+    write_heads: places that a chunk writes, one after another, each with its own coordinate,
+      spread and content; the gates are the same for all. Each head is a step of the memory.
     write: "gaussian" spreads the content around its coordinate (as published); "nearest" puts it
       into the nearest cell alone, which leaves the write's coordinate without a gradient.
     coordinate_heads: "shared": one head finds the place of reads and writes (as published);
@@ -72,6 +75,8 @@ class MemoryConfig:
   dynamics: str = "convlstm"
   update: str = "dense"
   window: tuple[int, ...] = (4, 4, 4)
+  read_heads: int = 1
+  write_heads: int = 1
   write: str = "gaussian"
   coordinate_heads: str = "shared"
   depthwise: bool = True
@@ -94,6 +99,8 @@ class MemoryConfig:
     if None not in (self.sigma_min, self.sigma_max) and self.sigma_min > self.sigma_max:
       raise ValueError(f"sigma_min: {self.sigma_min} is above sigma_max {self.sigma_max}")
     check_choice("read_query", self.read_query, READ_QUERIES)
+    check_int("read_heads", self.read_heads)
+    check_int("write_heads", self.write_heads)
     check_choice("dynamics", self.dynamics, DYNAMICS)
     check_choice("update", self.update, UPDATES)
     object.__setattr__(self, "window", checked_sizes("window", self.window))

@@ -20,9 +20,10 @@ class Places(NamedTuple):
   """Where chunks read and write.
 
   Attributes:
-    read_at: [batch, chunks, reads, axes] in [-1, 1], last grid axis first.
-    write_at: [batch, chunks, axes], likewise.
-    spread: [batch, chunks], standard deviation of the write in the same units.
+    read_at: [batch, chunks, reads, axes] in [-1, 1], last grid axis first; the heads of a read
+      stand one after another.
+    write_at: [batch, writes, axes], likewise; chunk after chunk, head after head.
+    spread: [batch, writes], standard deviation of the write in the same units.
   """
 
   read_at: Coords
@@ -54,13 +55,16 @@ class TensorMemory(RecurrentMemory):
     # Places need more digits than bfloat16 has: coordinate and spread are never rounded to it.
     places = config.state_dtype
     self.summary = self._linear(config.chunk_size * features, features, rngs, kernel=_mean)
-    self.coordinate = self._linear(features, len(config.grid), rngs, places)
-    if config.coordinate_heads == "separate":
-      self.read_coordinate = self._linear(features, len(config.grid), rngs, places)
-    self.spread = self._linear(features, 1, rngs, places, bias=1.0)
-    self.content = self._linear(features, config.channels, rngs)
+    axes, reads, writes = len(config.grid), config.read_heads, config.write_heads
+    if config.coordinate_heads == "shared":
+      self.coordinate = self._linear(features, max(reads, writes) * axes, rngs, places)
+    else:
+      self.coordinate = self._linear(features, writes * axes, rngs, places)
+      self.read_coordinate = self._linear(features, reads * axes, rngs, places)
+    self.spread = self._linear(features, writes, rngs, places, bias=1.0)
+    self.content = self._linear(features, writes * config.channels, rngs)
     self.gates = DYNAMICS[config.dynamics].module(config, rngs=rngs)
-    self.output = self._linear(config.channels, features, rngs)
+    self.output = self._linear(reads * config.channels, features, rngs)
 
   def empty(self, batch_size: int) -> MemoryState:
     """See `RecurrentMemory`: `hidden` and `cell` [batch_size, *grid, channels] of zeros."""
@@ -76,8 +80,16 @@ class TensorMemory(RecurrentMemory):
       implementation=self.config.implementation,
       remat=self.config.remat,
     )
-    reads = jnp.moveaxis(reads, 0, 1).astype(self.config.dtype)
-    return self.output(reads), state
+    return self.output(self._fetched(jnp.moveaxis(reads, 0, 1))), state
+
+  def _fetched(self, reads: jax.Array) -> jax.Array:
+    """What each query got, from the reads of every step: [batch, chunks, queries, heads * C]."""
+    config = self.config
+    batch, steps, count, channels = reads.shape
+    heads, writes = config.read_heads, config.write_heads
+    # All heads read before the first of them writes.
+    reads = reads.reshape(batch, steps // writes, writes, count // heads, heads * channels)
+    return reads[:, :, 0].astype(config.dtype)
 
   def places(self, x: Tokens) -> Places:
     """Where the memory would read and write for these tokens; a last chunk is padded with zeros.
@@ -96,29 +108,34 @@ class TensorMemory(RecurrentMemory):
     return Places(inputs.read_at, inputs.write_at, inputs.spread)
 
   def _step_inputs(self, parts: chunks.Chunks) -> StepInputs:
-    """What each chunk reads and writes, with axes [batch, chunks, ...]."""
+    """What each step reads and writes, with axes [batch, steps, ...]: one step per write head."""
     batch, count, size, features = parts.tokens.shape
+    heads = self.config.write_heads
     summary = self.summary(parts.tokens.reshape(batch, count, size * features))
     write_at, spread = self._place(summary)
+    write = parts.written()
     return StepInputs(
-      read_at=self._read_at(parts),
+      read_at=jnp.repeat(self._read_at(parts), heads, axis=1),
       write_at=write_at,
-      content=self.content(summary),
+      content=self.content(summary).reshape(batch, count * heads, -1),
       spread=spread,
-      write=parts.written(),
+      write=None if write is None else jnp.repeat(write, heads, axis=1),
     )
 
   def _read_at(self, parts: chunks.Chunks) -> Coords:
-    """Where each chunk reads: [batch, chunks, reads, axes]."""
-    is_shared = self.config.coordinate_heads == "shared"
-    head = self.coordinate if is_shared else self.read_coordinate
-    return jnp.tanh(head(self._read_queries(parts)))
+    """Where each chunk reads: [batch, chunks, queries * heads, axes]."""
+    config, axes = self.config, len(self.config.grid)
+    head = self.coordinate if config.coordinate_heads == "shared" else self.read_coordinate
+    raw = head(self._read_queries(parts))[..., : config.read_heads * axes]
+    return jnp.tanh(raw).reshape(*raw.shape[:2], -1, axes)
 
   def _place(self, summary: jax.Array) -> tuple[Coords, Spread]:
-    """Where each chunk writes, and how wide."""
-    write_at = jnp.tanh(self.coordinate(summary))
-    if self.config.write == "nearest":
-      write_at = nearest_cell(write_at, self.config.grid)
+    """Where each step writes, and how wide: [batch, steps, axes] and [batch, steps]."""
+    config, axes = self.config, len(self.config.grid)
+    raw = self.coordinate(summary)[..., : config.write_heads * axes]
+    write_at = jnp.tanh(raw).reshape(len(raw), -1, axes)
+    if config.write == "nearest":
+      write_at = nearest_cell(write_at, config.grid)
       return write_at, jnp.zeros(write_at.shape[:-1], write_at.dtype)
     return write_at, self._spread(summary)
 
@@ -133,7 +150,8 @@ class TensorMemory(RecurrentMemory):
 
   def _spread(self, summary: jax.Array) -> Spread:
     config = self.config
-    spread = config.sigma_scale * (jax.nn.softplus(self.spread(summary)[..., 0]) + 1e-4)
+    raw = self.spread(summary).reshape(len(summary), -1)
+    spread = config.sigma_scale * (jax.nn.softplus(raw) + 1e-4)
     if config.sigma_min is None and config.sigma_max is None:
       return spread
     return jnp.clip(spread, config.sigma_min, config.sigma_max)

@@ -86,6 +86,8 @@ MEMORY = {
   "memory_write": Flag(
     Choice(WRITES), _MEMORY.write, "A Gaussian around the coordinate, or the nearest cell alone."
   ),
+  "read_heads": Flag(Integer(1), _MEMORY.read_heads, "Places that a query reads."),
+  "write_heads": Flag(Integer(1), _MEMORY.write_heads, "Places that a chunk writes."),
   "coordinate_heads": Flag(
     Choice(COORDINATE_HEADS), _MEMORY.coordinate_heads, "One for reads and writes, or two."
   ),

@@ -101,19 +101,39 @@ class Oracle:
     self.linear = {k: lambda x, v=v: x @ v["kernel"] + v["bias"] for k, v in arrays.items()}
 
   def coords(self, query, head="coordinate"):
-    return np.tanh(self.linear[head](query))
+    """Of every head that there is: [heads, axes]."""
+    return np.tanh(self.linear[head](query)).reshape(-1, len(self.config.grid))
+
+  def writes(self, summary):
+    """Content, coordinate and spread of the write of each head."""
+    heads = self.config.write_heads
+    contents = self.linear["content"](summary).reshape(heads, -1)
+    return zip(contents, *self.written_at(summary), strict=True)
 
   def written_at(self, summary):
-    """Coordinate and spread of a write; the nearest cell is a Gaussian of no width at all."""
-    coords = self.coords(summary)
+    """Coordinates and spreads; the nearest cell is a Gaussian of no width at all."""
+    coords = self.coords(summary)[: self.config.write_heads]
     if self.config.write == "gaussian":
       return coords, self.spread(summary)
     axes = [np.linspace(-1.0, 1.0, n) for n in self.config.grid[::-1]]
-    nearest = [a[np.argmin(np.abs(a - c))] for a, c in zip(axes, coords, strict=True)]
-    return np.array(nearest), 0.0
+    nearest = [
+      [a[np.argmin(np.abs(a - c))] for a, c in zip(axes, place, strict=True)] for place in coords
+    ]
+    return np.array(nearest), np.zeros(len(coords))
+
+  def written_cells(self, place):
+    """[*grid, 1] bool: the cells that a write at a place changes."""
+    own = np.ones((1,), bool)
+    sizes = self.config.window if self.config.update == "window" else self.config.grid
+    for size, cells, at in zip(sizes, self.config.grid, place[::-1], strict=True):
+      size = min(size, cells)
+      start = np.clip(np.round((at + 1) / 2 * (cells - 1) - (size - 1) / 2), 0, cells - size)
+      index = np.arange(cells)
+      own = own[..., None] & (index >= start) & (index < start + size)
+    return own[0][..., None]
 
   def spread(self, summary):
-    config, raw = self.config, self.linear["spread"](summary)[0]
+    config, raw = self.config, self.linear["spread"](summary)
     spread = config.sigma_scale * (np.logaddexp(0.0, raw) + 1e-4)
     low = -np.inf if config.sigma_min is None else config.sigma_min
     return np.clip(spread, low, np.inf if config.sigma_max is None else config.sigma_max)
@@ -134,12 +154,15 @@ class Oracle:
         continue
       for t in positions:
         query = t if config.read_query == "token" else positions[0]
-        y[t] = self.linear["output"](sample(hidden, self.coords(x[query], read_head)))
+        places = self.coords(x[query], read_head)[: config.read_heads]
+        y[t] = self.linear["output"](np.concatenate([sample(hidden, place) for place in places]))
       chunk = np.zeros((size, features))
       chunk[: min(size, length - start)] = x[start : start + size]
       w = self.linear["summary"](chunk.reshape(-1))
-      write = self.linear["content"](w), *self.written_at(w)
-      hidden, cell = update(self.gates, hidden, cell, *write, config.dynamics)
+      for write in self.writes(w):
+        after = update(self.gates, hidden, cell, *write, config.dynamics)
+        own = self.written_cells(write[1])
+        hidden, cell = (np.where(own, n, o) for n, o in zip(after, (hidden, cell), strict=True))
     return y, hidden, cell
 
 
