@@ -57,16 +57,17 @@ class Gates(Protocol):
   def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
     """The shape that each array must have, by its name."""
 
-  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
-    """What one chunk makes of the gates.
+  def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
+    """What one chunk makes of the state.
 
     Args:
       inputs: the chunk; the dtype of its content is the compute type of products with
         parameters, everything else has the type of `hidden`.
       hidden: [batch, *grid, channels], before the write.
+      cell: like `hidden`.
 
     Returns:
-      [batch, *grid, 4 * channels] in the order i, f, o, g.
+      `(hidden, cell)` after the write.
     """
 
 
@@ -171,7 +172,7 @@ def memory_step(
   check_inputs(params, state, inputs)
   hidden, cell = state.hidden, state.cell
   read = read_corners(hidden, *corner_weights(inputs.read_at, hidden.shape[1:-1]))
-  new_hidden, new_cell = lstm_update(params.preactivations(inputs, hidden), cell)
+  new_hidden, new_cell = params.update(inputs, hidden, cell)
   if window is not None:
     own = window_at(inputs.write_at, window, hidden.shape[1:-1]).mask()[..., None]
     new_hidden, new_cell = (

@@ -12,7 +12,7 @@ import numpy as np
 READ_QUERIES = ("first", "token")
 TAILS = ("commit", "hold")
 IMPLEMENTATIONS = ("fast", "plain")
-DYNAMICS = ("convlstm", "parallel", "selective")
+DYNAMICS = ("convlstm", "parallel", "selective", "flow")
 UPDATES = ("dense", "window")
 WRITES = ("gaussian", "nearest")
 COORDINATE_HEADS = ("shared", "separate")
@@ -33,8 +33,9 @@ class MemoryConfig:
       "token": each token reads for itself.
     dynamics: what the gates see. "convlstm": a convolution over what is written and what is held
       (as published); "parallel": over what is written alone; "selective": one vector per chunk
-      under the Gaussian of its write. The last two are linear in the cell and run in parallel
-      over time.
+      under the Gaussian of its write. These two are linear in the cell and run in parallel over
+      time. "flow": as published, but what is held first moves by a learned displacement per
+      cell of at most a cell.
     update: which cells a write changes. "dense": all (as published); "window": those around its
       place, so that all others keep their contents exactly and a step costs what the window
       costs, whatever the grid.
@@ -106,6 +107,10 @@ class MemoryConfig:
     object.__setattr__(self, "window", checked_sizes("window", self.window))
     if self.update == "window":
       check_window(self.window, len(self.grid))
+      if self.dynamics == "flow":
+        raise ValueError(
+          "update: 'window' leaves cells as they are, dynamics 'flow' moves them all"
+        )
     check_choice("write", self.write, WRITES)
     check_choice("coordinate_heads", self.coordinate_heads, COORDINATE_HEADS)
     check_choice("depthwise", self.depthwise, (True, False))

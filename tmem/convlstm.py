@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tmem.cell import StepInputs, write_volume
+from tmem.cell import StepInputs, lstm_update, write_volume
 from tmem.config import MemoryConfig
 from tmem.convolution import FactorisedConv, conv_shapes, factorised_conv
 from tmem.typing import Volume
@@ -34,10 +34,10 @@ class GateParams(NamedTuple):
     """See `tmem.cell.Gates`."""
     return conv_shapes(axes, 2 * channels, 4 * channels)
 
-  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
+  def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
     both = jnp.concatenate([write_volume(inputs, hidden), hidden], axis=-1)
-    return factorised_conv(both, *self, dtype=inputs.content.dtype)
+    return lstm_update(factorised_conv(both, *self, dtype=inputs.content.dtype), cell)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""

@@ -9,6 +9,7 @@ from flax import nnx
 from tmem.cell import Gates, MemoryState, StepInputs
 from tmem.convlstm import GateConv, GateParams
 from tmem.diagonal import diagonal_scan
+from tmem.flow import FlowConv, FlowParams, flow_scan
 from tmem.fused import fused_scan
 from tmem.parallel import ParallelConv, ParallelParams
 from tmem.selective import SelectiveGates, SelectiveParams
@@ -38,6 +39,7 @@ DYNAMICS = {
   "convlstm": Dynamics(GateConv, GateParams, fused_scan),
   "parallel": Dynamics(ParallelConv, ParallelParams, diagonal_scan),
   "selective": Dynamics(SelectiveGates, SelectiveParams, diagonal_scan),
+  "flow": Dynamics(FlowConv, FlowParams, flow_scan),
 }
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem.blocks import Drive
-from tmem.cell import StepInputs, write_volume
+from tmem.cell import StepInputs, lstm_update, write_volume
 from tmem.config import MemoryConfig
 from tmem.convolution import FactorisedConv, conv_shapes, convolved_factors, factorised_conv
 from tmem.grid import gaussian_factors
@@ -36,9 +36,11 @@ class ParallelParams(NamedTuple):
     """See `tmem.cell.Gates`."""
     return conv_shapes(axes, channels, 4 * channels)
 
-  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
+  def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
-    return factorised_conv(write_volume(inputs, hidden), *self, dtype=inputs.content.dtype)
+    return lstm_update(
+      factorised_conv(write_volume(inputs, hidden), *self, dtype=inputs.content.dtype), cell
+    )
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""

@@ -67,6 +67,8 @@ def memory_scan(
   check_inputs(params, state, inputs, chunks)
   if window is not None:
     check_window(window, len(state.hidden.shape) - 2)
+    if not hasattr(params, "window_preactivations"):
+      raise ValueError(f"window: {type(params).__name__} change all cells; use None")
   scan = functools.partial(SCANS[implementation], params, window=window)
   length = math.isqrt(chunks) if remat is True else int(remat)
   if not 0 < length < chunks:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem.blocks import Drive
-from tmem.cell import StepInputs
+from tmem.cell import StepInputs, lstm_update
 from tmem.config import MemoryConfig
 from tmem.convolution import initial_bias, initial_mix
 from tmem.grid import gaussian_factors, outer_product
@@ -33,12 +33,12 @@ class SelectiveParams(NamedTuple):
     del axes
     return {"mix": (channels, 4 * channels), "bias": (4 * channels,)}
 
-  def preactivations(self, inputs: StepInputs, hidden: Volume) -> jax.Array:
+  def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
     grid = hidden.shape[1:-1]
     factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
     gaussian = outer_product(tuple(f[..., None] for f in factors)).astype(hidden.dtype)
-    return self._under(gaussian, inputs)
+    return lstm_update(self._under(gaussian, inputs), cell)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""

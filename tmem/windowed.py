@@ -34,7 +34,7 @@ class WindowGates(Gates, Protocol):
   halo: int
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
-    """`preactivations` of the cells of a window.
+    """The gates before their nonlinearities in the cells of a window.
 
     Args:
       inputs: the chunk.
@@ -42,7 +42,7 @@ class WindowGates(Gates, Protocol):
       window: with a halo of `halo` cells.
 
     Returns:
-      [batch, *window.core().shape, 4 * channels].
+      [batch, *window.core().shape, 4 * channels] in the order i, f, o, g.
     """
 
 

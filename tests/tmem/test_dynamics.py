@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tmem import MemoryConfig, blocks, memory_scan, memory_step
+from tmem import GateParams, MemoryConfig, blocks, memory_scan, memory_step
 from tmem.config import DYNAMICS as NAMES
 from tmem.diagonal import block_size, sequential_depth
 from tmem.dynamics import DYNAMICS
@@ -135,3 +135,46 @@ def test_rows_that_do_not_write_are_kept_bit_for_bit(random_case):
   np.testing.assert_array_equal(after.hidden[1], state.hidden[1])
   np.testing.assert_array_equal(after.cell[1], state.cell[1])
   assert np.abs(after.hidden[0] - state.hidden[0]).max() > 1e-2
+
+
+def test_flow_starts_as_the_published_dynamics(random_case, results):
+  with jax.enable_x64(True):
+    params, state, inputs = random_case("flow", (3, 4), 5, masked=True)
+    still = params._replace(flow=0 * params.flow, flow_bias=0 * params.flow_bias)
+    _, grads = moving = results((still, state, inputs))
+    published = results((GateParams(*still[:4]), state, inputs))
+    chex.assert_trees_all_close(moving[0], published[0], rtol=1e-12)
+    chex.assert_trees_all_close(tuple(grads[0])[:4], tuple(published[1][0]), rtol=1e-9, atol=1e-9)
+    assert np.abs(grads[0].flow).max() > 1e-3  # it can learn to move
+
+
+def test_flow_is_the_published_update_of_a_warped_state(random_case, reference):
+  params, state, inputs = random_case("flow", (4, 3), 1)
+  now = jax.tree.map(lambda a: a[0], inputs)
+  with jax.enable_x64(True):
+    after, _ = jax.jit(memory_step)(params, state, now)
+  for row in range(2):
+    hidden, cell = state.hidden[row], state.cell[row]
+    write = now.content[row], now.write_at[row], now.spread[row]
+    written = reference["gaussian"](*write, (4, 3))
+    both = np.concatenate([written, hidden], axis=-1)
+    mixed = reference["convolve"](both, params.depthwise, params.depthwise_bias)
+    moves = np.tanh(mixed @ params.flow + params.flow_bias)
+    warped = np.zeros((2, 4, 3, 2))
+    for i, j in np.ndindex(4, 3):
+      place = [2 * (j + moves[i, j, 0]) / 2 - 1, 2 * (i + moves[i, j, 1]) / 3 - 1]
+      warped[:, i, j] = [reference["sample"](volume, place) for volume in (hidden, cell)]
+    expected = reference["update"](params[:4], *warped, *write)
+    np.testing.assert_allclose(after.hidden[row], expected[0], atol=1e-12)
+    np.testing.assert_allclose(after.cell[row], expected[1], atol=1e-12)
+
+
+def test_the_fast_scan_of_flow_equals_the_plain_one_and_has_no_window(random_case, results):
+  with jax.enable_x64(True):
+    case = random_case("flow", (3, 2), 6, masked=True)
+    plain, fast = (results(case, implementation=i) for i in ("plain", "fast"))
+    chex.assert_trees_all_close(fast, plain, rtol=1e-10, atol=1e-10)
+  with pytest.raises(ValueError, match=r"^window: FlowParams change all cells; use None"):
+    memory_scan(*case, window=(2, 2))
+  with pytest.raises(ValueError, match=r"^update: 'window' leaves cells as they are"):
+    MemoryConfig(dynamics="flow", update="window")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tmem import MemoryConfig, memory_scan
-from tmem.config import DYNAMICS
 from tmem.window import window_at
 
+DYNAMICS = ("convlstm", "parallel", "selective")
 CASES = [
   ((6, 5, 7), (4, 3, 4), False),  # windows in the middle and at the border
   ((1, 9), (3, 4), True),  # wider than an axis, and an axis of one cell
