@@ -48,6 +48,7 @@ def _cpu() -> dict[str, Settings]:
       tested=(16, 32, 64),
       lessons=True,
       memory=dataclasses.replace(binding.memory, grid=(8, 8)),
+      slots=dataclasses.replace(binding.slots, count=22),
       features=96,
     ),
     "occlusion": dataclasses.replace(
