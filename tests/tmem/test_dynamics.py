@@ -25,7 +25,7 @@ def test_every_name_has_its_dynamics():
     MemoryConfig(dynamics="lstm")
 
 
-@pytest.mark.parametrize("name", DIAGONAL)
+@pytest.mark.parametrize("name", ["convlstm", *DIAGONAL])
 def test_step_matches_numpy(name, reference, random_case):
   params, state, inputs = random_case(name, (3, 4, 2), chunks=1)
   now = jax.tree.map(lambda a: a[0], inputs)

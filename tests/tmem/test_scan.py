@@ -87,27 +87,6 @@ def step():
   return jax.jit(memory_step)
 
 
-def test_step_matches_numpy(step, reference):
-  grid = (3, 4, 2)
-  params, state, inputs = random_case(grid, chunks=1)
-  now = jax.tree.map(lambda a: a[0], inputs)
-  to_float32 = functools.partial(jax.tree.map, lambda a: jnp.asarray(a, jnp.float32))
-  after, read = step(*to_float32((params, state, now)))
-  for row in range(2):
-    expected = [reference["sample"](state.hidden[row], c) for c in now.read_at[row]]
-    np.testing.assert_allclose(read[row], expected, atol=1e-5)
-    hidden, cell = reference["update"](
-      params,
-      state.hidden[row],
-      state.cell[row],
-      now.content[row],
-      now.write_at[row],
-      now.spread[row],
-    )
-    np.testing.assert_allclose(after.hidden[row], hidden, atol=1e-5)
-    np.testing.assert_allclose(after.cell[row], cell, atol=1e-5)
-
-
 def test_step_reads_before_it_writes(step):
   case = random_case((3, 4, 2), chunks=1, dtype=np.float32)
   params, state, inputs = case
