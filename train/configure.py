@@ -51,8 +51,16 @@ def run_config(values: Values) -> RunConfig:
 
 
 def memory_config(values: Values) -> tmem.MemoryConfig:
-  """The memory, from the flags of `MEMORY`; raises ValueError as the class does."""
-  return pick(tmem.MemoryConfig, values, **{f: values[flag] for f, flag in RENAMED.items()})
+  """The memory, from the flags of `MEMORY`; raises FlagError for a flag that is not of its field's
+  name, else ValueError as the class does.
+  """
+  try:
+    return pick(tmem.MemoryConfig, values, **{f: values[flag] for f, flag in RENAMED.items()})
+  except ValueError as error:
+    field, _, problem = str(error).partition(": ")
+    if field in RENAMED:  # "window" is a flag, too, and means another one
+      raise FlagError(f"--{RENAMED[field]}: {problem}") from error
+    raise
 
 
 def slot_config(values: Values) -> SlotConfig:

@@ -53,6 +53,11 @@ def test_every_memory_flag_arrives(tmp_path):
     "--memory_every_n_layers=2",
     "--gate_init=-2",
     "--memory_implementation=plain",
+    "--dynamics=selective",
+    "--memory_update=window",
+    "--write_window=2,2,1",
+    "--read_heads=2",
+    "--write_heads=3",
     "--dtype=bfloat16",
   )
   memory = config.model.memory
@@ -60,6 +65,8 @@ def test_every_memory_flag_arrives(tmp_path):
   assert (memory.forget_bias, memory.read_query, memory.remat) == (-1.5, "token", 3)
   assert (memory.sigma_scale, memory.sigma_min, memory.sigma_max) == (0.5, 0.1, 0.9)
   assert memory.implementation == "plain"
+  assert (memory.dynamics, memory.update, memory.window) == ("selective", "window", (2, 2, 1))
+  assert (memory.read_heads, memory.write_heads) == (2, 3)
   assert memory.dtype == config.model.dtype == "bfloat16"
   assert (config.model.memory_every_n_layers, config.model.gate_init) == (2, -2.0)
 
@@ -76,6 +83,7 @@ def test_every_memory_flag_arrives(tmp_path):
       "--method=lstm",
       r"--method=lstm: expected one of base, local, slots, slots_local, tensor, tensor_local",
     ),
+    ("--write_window=0,1,2", r"--write_window=0,1,2: expected one to four integers"),
     ("--preset=huge", r"--preset=huge: expected one of quickstart, cpu, smoke, paper"),
     ("--dataset=imagenet", r"--dataset=imagenet: expected one of stdlib, "),
     ("--mode=fly", r"--mode=fly: expected one of train, eval, generate"),
@@ -150,3 +158,9 @@ def test_what_is_stored_builds_the_same_run_again(tmp_path):
   arguments = [f"--{k}={flags.as_text(v)}" for k, v in restored.items() if v is not None]
   again = parse(tmp_path, *arguments)
   assert (again.model, again.optim, again.run) == (first.model, first.optim, first.run)
+
+
+def test_a_window_of_another_number_of_axes_is_refused_by_the_name_of_its_flag(tmp_path):
+  flags = ("--memory_update=window", "--write_window=2,2")
+  with pytest.raises(FlagError, match=r"^--write_window: \(2, 2\) has 2 axes, but the grid has 3"):
+    parse(tmp_path, *flags)
