@@ -51,9 +51,7 @@ def run_config(values: Values) -> RunConfig:
 
 
 def memory_config(values: Values) -> tmem.MemoryConfig:
-  """The memory, from the flags of `MEMORY`; raises FlagError for a flag that is not of its field's
-  name, else ValueError as the class does.
-  """
+  """The memory, from the flags of `MEMORY`; raises FlagError or, as the class does, ValueError."""
   try:
     return pick(tmem.MemoryConfig, values, **{f: values[flag] for f, flag in RENAMED.items()})
   except ValueError as error:
