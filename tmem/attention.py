@@ -1,10 +1,11 @@
-"""Causal self-attention, over everything before a token or over a window."""
+"""Causal self-attention: over everything before a token, over a window, or through a kernel."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from tmem.config import at_least_float32
+from tmem.linear_attention import linear_attention
 from tmem.typing import Mask, Tokens
 
 
@@ -88,23 +89,38 @@ def _with_previous(blocks: jax.Array, fill) -> jax.Array:
   return jnp.concatenate([previous, blocks], axis=2)
 
 
+ATTENTION = {
+  "full": lambda q, k, v, window, mask: causal_attention(q, k, v, mask),
+  "window": local_attention,
+  "linear": lambda q, k, v, window, mask: linear_attention(q, k, v, mask),
+}
+
+
 class SelfAttention(nnx.Module):
   """Multi-head causal self-attention.
 
   Args:
     features: size of a token, a multiple of `num_heads`.
     num_heads: heads; they split the features contiguously.
-    window: visible tokens including the query's own, or None for all before it.
+    kind: a name of `ATTENTION`.
+    window: visible tokens including the query's own, for the kind "window".
     dtype: compute type; the softmax runs in float32 at least.
     param_dtype: type of the parameters.
     rngs: source of the initial parameters.
   """
 
   def __init__(
-    self, features: int, num_heads: int, window: int | None, *, dtype, param_dtype, rngs: nnx.Rngs
+    self,
+    features: int,
+    num_heads: int,
+    kind: str = "full",
+    window: int | None = None,
+    *,
+    dtype,
+    param_dtype,
+    rngs: nnx.Rngs,
   ):
-    self.num_heads = num_heads
-    self.window = window
+    self.num_heads, self.kind, self.window = num_heads, kind, window
     self.qkv = nnx.Linear(features, 3 * features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
     self.out = nnx.Linear(features, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
@@ -112,8 +128,5 @@ class SelfAttention(nnx.Module):
     """[batch, tokens, features] -> the same shape; `mask` False marks keys that do not exist."""
     qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
     q, k, v = (qkv[:, :, part] for part in range(3))
-    if self.window is None:
-      out = causal_attention(q, k, v, mask)
-    else:
-      out = local_attention(q, k, v, self.window, mask)
+    out = ATTENTION[self.kind](q, k, v, self.window, mask)
     return self.out(out.reshape(x.shape))

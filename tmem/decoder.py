@@ -10,6 +10,7 @@ from flax import nnx
 
 from tmem.config import (
   MemoryConfig,
+  at_least_float32,
   check_choice,
   check_finite,
   check_int,
@@ -21,24 +22,34 @@ from tmem.layer_norm import LayerNorm
 from tmem.memory import TensorMemory
 from tmem.recurrent import RecurrentMemory
 from tmem.slots import SlotConfig, SlotMemory
-from tmem.transformer import Block
+from tmem.transformer import AttentionSpec, Block
 from tmem.typing import Mask, Tokens
 
 
 class Method(NamedTuple):
-  """What a named method is made of: attention in a window or not, and a name of `MEMORIES`."""
+  """What a named method is made of.
 
-  windowed: bool
-  memory: str | None
+  Attributes:
+    attention: a name of `tmem.attention.ATTENTION`.
+    memory: a name of `MEMORIES`, or None.
+    output_norm: whether a LayerNorm follows the attention.
+  """
+
+  attention: str
+  memory: str | None = None
+  output_norm: bool = False
 
 
 METHODS = {
-  "base": Method(windowed=False, memory=None),
-  "local": Method(windowed=True, memory=None),
-  "slots": Method(windowed=False, memory="slots"),
-  "slots_local": Method(windowed=True, memory="slots"),
-  "tensor": Method(windowed=False, memory="memory"),
-  "tensor_local": Method(windowed=True, memory="memory"),
+  "base": Method("full"),
+  "base_sln": Method("full", output_norm=True),
+  "local": Method("window"),
+  "linear": Method("linear"),
+  "slots": Method("full", "slots"),
+  "slots_local": Method("window", "slots"),
+  "tensor": Method("full", "memory"),
+  "tensor_sln": Method("full", "memory", output_norm=True),
+  "tensor_local": Method("window", "memory"),
 }
 # By the field of the configuration that describes it.
 MEMORIES = {"memory": (MemoryConfig, TensorMemory), "slots": (SlotConfig, SlotMemory)}
@@ -121,7 +132,7 @@ class DecoderConfig:
   @property
   def attention_window(self) -> int | None:
     """Visible tokens of the attention, or None for all before a token."""
-    return self.window if METHODS[self.method].windowed else None
+    return self.window if METHODS[self.method].attention == "window" else None
 
   @property
   def memory_layers(self) -> tuple[int, ...]:
@@ -162,11 +173,14 @@ class Decoder(nnx.Module):
   def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
     self.config = config
     types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
+    method = METHODS[config.method]
+    attention = AttentionSpec(method.attention, config.attention_window)
     self.blocks = nnx.List(
       Block(
         config.features,
         config.num_heads,
-        config.attention_window,
+        attention,
+        method.output_norm,
         config.mlp_features,
         config.dropout,
         config.gate_init if layer in config.memory_layers else None,
@@ -231,10 +245,15 @@ class Decoder(nnx.Module):
     return {f"block_{layer}": float(gate) for layer, gate in self.gates().items()}
 
   def state_bytes(self) -> int:
-    """Bytes one stream must keep to go on: keys and values in reach, and memory states."""
+    """Bytes one stream must keep to go on: what attention needs of the past, and memory states."""
     config = self.config
-    reach = config.max_length if config.attention_window is None else config.window
-    keys_and_values = config.num_layers * 2 * config.features * (reach - 1) * config.dtype.itemsize
+    if METHODS[config.method].attention == "linear":
+      size = config.features // config.num_heads
+      past = config.features * (size + 1) * at_least_float32(config.dtype).itemsize
+    else:
+      reach = config.max_length if config.attention_window is None else config.window
+      past = 2 * config.features * (reach - 1) * config.dtype.itemsize
+    keys_and_values = config.num_layers * past
     states = jax.eval_shape(lambda: self.init_states(1, tail="hold"))
     return keys_and_values + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(states))
 

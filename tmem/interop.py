@@ -23,8 +23,14 @@ MODELS = {
   "LanguageModel": (LanguageConfig, LanguageModel),
   "SequenceModel": (SequenceConfig, SequenceModel),
 }
-REFERENCE_METHODS = ("base", "local", "tensor", "tensor_local")
-DERIVED = ("grid_cache",)  # buffers of the authors' state dict that hold no parameters
+REFERENCE_METHODS = tuple(
+  name for name, method in METHODS.items() if method.memory in (None, "memory")
+)
+DERIVED = (
+  "grid_cache",
+  "rope_cos",
+  "rope_sin",
+)  # buffers of the authors' state dict that hold no parameters
 
 
 def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
@@ -185,7 +191,8 @@ def _language_model(config, params) -> LanguageModel:
     expected = ", ".join(REFERENCE_METHODS)
     raise ValueError(f"config: got method {method!r}, expected one of {expected}")
   dtype = _dtype(params, "tok.weight")
-  windowed, remembers = METHODS[method]
+  windowed = METHODS[method].attention == "window"
+  remembers = METHODS[method].memory is not None
   scope = config.get("state_scope", "depth") if remembers else "layer"
   language = LanguageConfig(
     vocab_size=_required(config, "vocab"),
@@ -260,6 +267,8 @@ def _entries(model: nnx.Module) -> list[_Entry]:
       *_linear(f"{ours}mlp.up", f"{theirs}mlp.0"),
       *_linear(f"{ours}mlp.down", f"{theirs}mlp.3"),
     ]
+    if METHODS[config.method].output_norm:
+      entries += _norm(f"{ours}output_norm", f"{theirs}attn_ln")
     if layer in config.memory_layers:
       gate = f"gates.{layer}"
       entries += _norm(f"{ours}fusion.norm", f"mem_lns.{layer}")

@@ -1,5 +1,7 @@
 """Transformer blocks, with or without a memory fused into the residual stream."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,6 +11,13 @@ from tmem.chunks import State
 from tmem.layer_norm import LayerNorm
 from tmem.recurrent import RecurrentMemory
 from tmem.typing import Mask, Tokens
+
+
+class AttentionSpec(NamedTuple):
+  """Which attention a block has: arguments of `SelfAttention`."""
+
+  kind: str = "full"
+  window: int | None = None
 
 
 class Mlp(nnx.Module):
@@ -71,7 +80,8 @@ class Block(nnx.Module):
   Args:
     features: size of a token.
     num_heads: attention heads.
-    window: visible tokens of the attention, or None for all before a token.
+    attention: kind and window of `SelfAttention`.
+    output_norm: whether a LayerNorm follows the attention, before the residual.
     mlp_features: width of the MLP.
     dropout: rate on attention output, MLP hidden layer and memory output.
     fusion_gate: start of the fusion gate γ, or None for a block without memory.
@@ -84,7 +94,8 @@ class Block(nnx.Module):
     self,
     features: int,
     num_heads: int,
-    window: int | None,
+    attention: AttentionSpec,
+    output_norm: bool,
     mlp_features: int,
     dropout: float,
     fusion_gate: float | None,
@@ -95,7 +106,8 @@ class Block(nnx.Module):
   ):
     types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
     self.attention_norm = LayerNorm(features, **types)
-    self.attention = SelfAttention(features, num_heads, window, **types)
+    self.attention = SelfAttention(features, num_heads, *attention, **types)
+    self.output_norm = LayerNorm(features, **types) if output_norm else None
     self.mlp_norm = LayerNorm(features, **types)
     self.mlp = Mlp(features, mlp_features, dropout, **types)
     self.dropout = nnx.Dropout(dropout)
@@ -113,6 +125,8 @@ class Block(nnx.Module):
     """[batch, tokens, features] and the memory's state before them -> both after the block."""
     keys = (None, None, None) if key is None else jax.random.split(key, 3)
     attended = self.attention(self.attention_norm(x), mask)
+    if self.output_norm is not None:
+      attended = self.output_norm(attended)
     x = x + apply_dropout(self.dropout, attended, keys[0])
     x = x + self.mlp(self.mlp_norm(x), keys[1])
     if self.fusion is None:

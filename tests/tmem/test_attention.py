@@ -98,7 +98,10 @@ def test_work_grows_with_the_window_and_not_with_the_square():
 @pytest.mark.parametrize("window", [None, 3])
 def test_module_projects_attends_and_projects_back(window, randomised, compiled):
   types = {"dtype": np.float32, "param_dtype": np.float32}
-  module = randomised(lambda: SelfAttention(HEADS * SIZE, HEADS, window, **types, rngs=nnx.Rngs(0)))
+  kind = "full" if window is None else "window"
+  module = randomised(
+    lambda: SelfAttention(HEADS * SIZE, HEADS, kind, window, **types, rngs=nnx.Rngs(0))
+  )
   x = np.random.default_rng(0).normal(size=(2, 7, HEADS * SIZE)).astype(np.float32)
   mask = np.random.default_rng(1).uniform(size=(2, 7)) < 0.6
   arrays = nnx.to_pure_dict(nnx.state(module))

@@ -16,6 +16,8 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 MEMORY_VECTORS = sorted(p.name for p in GOLDEN.glob("memory_*.npz"))
 LANGUAGE_VECTORS = [
   "lm_base.npz",
+  "lm_base_sln.npz",
+  "lm_linear.npz",
   "lm_local.npz",
   "lm_tensor_1layer.npz",
   "lm_tensor_depth.npz",
@@ -143,8 +145,8 @@ def test_parameters_and_sizes_that_do_not_fit_are_named():
   params = vector.group("param/")
   with pytest.raises(ValueError, match=r"params: blocks\.0\.attn_ln\.weight does not belong"):
     interop.build_from_reference(vector.config | {"method": "base"}, params)
-  with pytest.raises(ValueError, match="method 'base_sln', expected one of base"):
-    interop.build_from_reference(vector.config, params)
+  with pytest.raises(ValueError, match="method 'performer', expected one of base"):
+    interop.build_from_reference(vector.config | {"method": "performer"}, params)
   del vector.config["heads"]
   with pytest.raises(ValueError, match="config: heads is missing"):
     interop.build_from_reference(vector.config | {"method": "base"}, params)

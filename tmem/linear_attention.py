@@ -1,0 +1,57 @@
+"""Causal attention through a kernel, whose past is a state of fixed size."""
+
+import jax
+import jax.numpy as jnp
+
+from tmem.config import at_least_float32
+from tmem.typing import Mask
+
+BLOCK = 64  # tokens worked on at once
+FLOOR = 1e-6  # added to the normaliser
+
+
+def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
+  """Attention with the kernel φ(q)·φ(k), φ = elu + 1, in place of the softmax.
+
+  `y_t = φ(q_t) Σ_s φ(k_s) v_sᵀ / (φ(q_t) Σ_s φ(k_s) + 1e-6)` over s <= t. Works block by block:
+  inside a block by products of queries and keys, from block to block by the two sums, so no tensor
+  of tokens × head_size² is made, and time and memory grow with the tokens.
+
+  Args:
+    q: [batch, tokens, heads, head_size].
+    k: like `q`.
+    v: like `q`.
+    mask: [batch, tokens] bool, False on keys that do not exist, or None.
+
+  Returns:
+    Like `q`; summed in float32 at least.
+
+  Reference: Katharopoulos et al. (2020), linear attention.
+  """
+  batch, length, heads, size = q.shape
+  dtype = at_least_float32(q.dtype)
+  queries, keys = (jax.nn.elu(a.astype(dtype)) + 1.0 for a in (q, k))
+  if mask is not None:
+    keys = jnp.where(mask[..., None, None], keys, 0)
+  values = jnp.concatenate([v.astype(dtype), jnp.ones((*v.shape[:-1], 1), dtype)], axis=-1)
+  block = min(BLOCK, length)
+  parts = tuple(_blocks(a, block) for a in (queries, keys, values))
+  within = jnp.tril(jnp.ones((block, block), dtype))
+
+  def step(past, part):
+    queries, keys, values = part
+    weights = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) * within
+    sums = jnp.einsum("bhqk,bkhe->bqhe", weights, values)
+    sums += jnp.einsum("bqhd,bhde->bqhe", queries, past)
+    return past + jnp.einsum("bkhd,bkhe->bhde", keys, values), sums
+
+  empty = jnp.zeros((batch, heads, size, size + 1), dtype)
+  _, sums = jax.lax.scan(step, empty, parts)
+  sums = jnp.moveaxis(sums, 0, 1).reshape(batch, -1, heads, size + 1)[:, :length]
+  return (sums[..., :-1] / (sums[..., -1:] + FLOOR)).astype(v.dtype)
+
+
+def _blocks(array: jax.Array, size: int) -> jax.Array:
+  """[batch, tokens, ...] -> [blocks, batch, size, ...], zero-padded."""
+  padded = jnp.pad(array, [(0, 0), (0, -array.shape[1] % size), *[(0, 0)] * (array.ndim - 2)])
+  return jnp.moveaxis(padded.reshape(len(array), -1, size, *array.shape[2:]), 1, 0)
