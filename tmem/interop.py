@@ -26,11 +26,7 @@ MODELS = {
 REFERENCE_METHODS = tuple(
   name for name, method in METHODS.items() if method.memory in (None, "memory")
 )
-DERIVED = (
-  "grid_cache",
-  "rope_cos",
-  "rope_sin",
-)  # buffers of the authors' state dict that hold no parameters
+DERIVED = ("grid_cache",)  # buffers of the authors' state dict that hold no parameters
 
 
 def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
