@@ -31,6 +31,7 @@ class Settings:
   Attributes:
     methods: names of `CONTESTANTS`.
     attention_window: windows of the attention, in tokens; "full" sees the whole stream.
+    open_methods: those of the methods that are also trained with "full"; None: all.
     seeds: runs that differ by nothing but the seed, of what the report is about: attention in a
       window, and not `base_wide`. Of the rest there is one run.
     stages: the curriculum: (difficulty, steps) pairs. Difficulty is what the experiment varies:
@@ -72,6 +73,7 @@ class Settings:
   tested: tuple[int, ...]
   memory: MemoryConfig
   slots: SlotConfig
+  open_methods: tuple[str, ...] | None = None
   per_test: bool = False
   out_of_reach: bool = False
   lessons: bool = False
@@ -206,6 +208,8 @@ def make_cells(
   longest = max(task.length for task in [*tests.values(), *(t for t, _ in training.stages)])
   for window in settings.attention_window:
     for method in settings.methods:
+      if window == "full" and method not in (settings.open_methods or settings.methods):
+        continue
       model = _model(settings, training, method, window, longest)
       is_headline = window != "full" and method != "base_wide"
       for seed in range(settings.seeds if is_headline else 1):

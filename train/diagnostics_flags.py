@@ -120,6 +120,8 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
 def _settings(settings: Settings, values: dict[str, Any]) -> Settings:
   """The preset's settings with what was given in its place."""
   given = {name: value for name, value in values.items() if value is not None}
+  if "methods" in given or "attention_window" in given:  # what is asked for is trained
+    settings = dataclasses.replace(settings, open_methods=None)
   renamed = {"stages": given.get("curriculum"), "capacity_stages": given.get("curriculum")}
   if "curriculum" in given:
     renamed |= {"per_test": False, "segments": ()}

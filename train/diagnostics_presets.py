@@ -24,6 +24,8 @@ def _cpu() -> dict[str, Settings]:
     methods=METHODS,
     attention_window=("full", 4),
     seeds=3,
+    # Slots are what costs most, and with open attention they have nothing to do.
+    open_methods=("base", "base_wide", "tensor"),
     stages=((5, 300), (10, 300), (20, 600)),
     tested=(5, 10, 20, 50),
     out_of_reach=True,

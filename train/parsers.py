@@ -133,8 +133,8 @@ class Stages(flags.ArgumentParser):
       pairs = tuple(tuple(int(n) for n in part.split(":")) for part in argument.split(","))
     except ValueError:
       pairs = ()
-    if not pairs or any(len(pair) != 2 or min(pair) < 1 for pair in pairs):
-      raise ValueError(f"expected {self.syntactic_help}, all of them at least 1")
+    if not pairs or any(len(pair) != 2 or pair[0] < 0 or pair[1] < 1 for pair in pairs):
+      raise ValueError(f"expected {self.syntactic_help}, with at least 1 step each")
     return pairs
 
 

@@ -51,6 +51,15 @@ def test_windows_close_the_attention():
   assert [c.model.attention_window for c in suite] == [None] * 4 + [7] * 7
 
 
+def test_open_attention_is_not_spent_on_slots_unless_asked_for():
+  def opened(*options):
+    return {cell.method for cell in cells("--task=no_harm", *options) if cell.window == "full"}
+
+  assert opened() == {"base", "base_wide", "tensor"}
+  assert opened("--methods=slots") == {"slots"}
+  assert opened("--attention_window=full") == set(CONTESTANTS)
+
+
 def test_a_closed_window_reaches_no_write_when_it_is_asked():
   for options in (("--attention_window=full,4",), ("--attention_window=3", "--num_layers=5")):
     for cell in cells("--task=coordinate_binding", *options):
@@ -156,6 +165,7 @@ def test_the_paper_has_a_model_for_each_difficulty():
     ("--preset=huge", "--preset=huge: expected one of cpu, paper, smoke"),
     ("--attention_window=0", "--attention_window=0: expected .*full, or an integer of at least 1"),
     ("--curriculum=5", r"--curriculum=5: expected difficulty:steps .*as in 5:200,10:400"),
+    ("--curriculum=5:0", r"--curriculum=5:0: expected difficulty:steps .*at least 1 step each"),
     ("--methods=base,base", "--methods=base,base: expected each value once"),
     ("--curriculum=5:9", "--curriculum: every task counts something else; choose one with --task"),
     (
