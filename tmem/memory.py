@@ -117,7 +117,7 @@ class TensorMemory(RecurrentMemory):
     return StepInputs(
       read_at=jnp.repeat(self._read_at(parts), heads, axis=1),
       write_at=write_at,
-      content=self.content(summary).reshape(batch, count * heads, -1),
+      content=self.content(summary).reshape(batch, count * heads, self.config.channels),
       spread=spread,
       write=None if write is None else jnp.repeat(write, heads, axis=1),
     )
@@ -127,13 +127,15 @@ class TensorMemory(RecurrentMemory):
     config, axes = self.config, len(self.config.grid)
     head = self.coordinate if config.coordinate_heads == "shared" else self.read_coordinate
     raw = head(self._read_queries(parts))[..., : config.read_heads * axes]
-    return jnp.tanh(raw).reshape(*raw.shape[:2], -1, axes)
+    batch, count, queries, _ = raw.shape
+    return jnp.tanh(raw).reshape(batch, count, queries * config.read_heads, axes)
 
   def _place(self, summary: jax.Array) -> tuple[Coords, Spread]:
     """Where each step writes, and how wide: [batch, steps, axes] and [batch, steps]."""
     config, axes = self.config, len(self.config.grid)
     raw = self.coordinate(summary)[..., : config.write_heads * axes]
-    write_at = jnp.tanh(raw).reshape(len(raw), -1, axes)
+    batch, count, _ = raw.shape
+    write_at = jnp.tanh(raw).reshape(batch, count * config.write_heads, axes)
     if config.write == "nearest":
       write_at = nearest_cell(write_at, config.grid)
       return write_at, jnp.zeros(write_at.shape[:-1], write_at.dtype)
@@ -150,7 +152,8 @@ class TensorMemory(RecurrentMemory):
 
   def _spread(self, summary: jax.Array) -> Spread:
     config = self.config
-    raw = self.spread(summary).reshape(len(summary), -1)
+    raw = self.spread(summary)
+    raw = raw.reshape(len(raw), raw.shape[1] * config.write_heads)
     spread = config.sigma_scale * (jax.nn.softplus(raw) + 1e-4)
     if config.sigma_min is None and config.sigma_max is None:
       return spread

@@ -54,13 +54,17 @@ def tokens():
 
 
 def test_the_methods():
-  assert {name: tuple(parts) for name, parts in METHODS.items()} == {
-    "base": (False, None),
-    "local": (True, None),
-    "slots": (False, "slots"),
-    "slots_local": (True, "slots"),
-    "tensor": (False, "memory"),
-    "tensor_local": (True, "memory"),
+  parts = {name: (m.attention, m.memory, m.output_norm) for name, m in METHODS.items()}
+  assert parts == {
+    "base": ("full", None, False),
+    "base_sln": ("full", None, True),
+    "local": ("window", None, False),
+    "linear": ("linear", None, False),
+    "slots": ("full", "slots", False),
+    "slots_local": ("window", "slots", False),
+    "tensor": ("full", "memory", False),
+    "tensor_sln": ("full", "memory", True),
+    "tensor_local": ("window", "memory", False),
   }
 
 
