@@ -29,7 +29,7 @@ LEARNER = LanguageConfig(
   num_layers=2,
   max_length=8,
   window=4,
-  memory=MemoryConfig(channels=8, grid=(2,), chunk_size=2, forget_bias=3.0),
+  memory=MemoryConfig(channels=8, grid=(4,), chunk_size=2, forget_bias=3.0),
 )
 TRAINING = {"steps": 120, "batch_size": 32, "learning_rate": 1e-2}
 
