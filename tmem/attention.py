@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from tmem.chunks import in_blocks
 from tmem.config import at_least_float32
 from tmem.linear_attention import linear_attention
 from tmem.typing import Mask, Tokens
@@ -50,9 +51,9 @@ def local_attention(
   blocks = -(-length // window)
   position = jnp.arange(blocks * window).reshape(blocks, window)
   keys = _with_previous(position[None], -1)[0]
-  mask = None if mask is None else _with_previous(_blocks(mask, window), False)
+  mask = None if mask is None else _with_previous(in_blocks(mask, window), False)
   visible = _visible(position, keys, window, mask)
-  q, k, v = (_blocks(a, window) for a in (q, k, v))
+  q, k, v = (in_blocks(a, window) for a in (q, k, v))
   out = _attend(q, _with_previous(k, 0), _with_previous(v, 0), visible)
   return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :length]
 
@@ -74,12 +75,6 @@ def _attend(q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array) -> jax
   scores = jnp.where(visible, scores * q.shape[-1] ** -0.5, -jnp.inf)
   weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
   return jnp.einsum("...hqk,...khd->...qhd", weights, v)
-
-
-def _blocks(a: jax.Array, size: int) -> jax.Array:
-  """[batch, tokens, ...] -> [batch, blocks, size, ...], zero-padded."""
-  padded = jnp.pad(a, [(0, 0), (0, -a.shape[1] % size), *[(0, 0)] * (a.ndim - 2)])
-  return padded.reshape(a.shape[0], -1, size, *a.shape[2:])
 
 
 def _with_previous(blocks: jax.Array, fill) -> jax.Array:

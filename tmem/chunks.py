@@ -68,8 +68,8 @@ def split(
   if mask is not None:
     x = jnp.where(mask[..., None], x, 0)
   if state.pending is None:
-    real = None if mask is None else _fold(mask, chunk_size)
-    return Chunks(_fold(x, chunk_size), real, None, None), state
+    real = None if mask is None else in_blocks(mask, chunk_size)
+    return Chunks(in_blocks(x, chunk_size), real, None, None), state
 
   batch, length, features = x.shape
   mask = jnp.ones((batch, length), bool) if mask is None else mask
@@ -80,8 +80,8 @@ def split(
   start = chunk_size - 1 - state.fill
   complete = _range(count, 1) * chunk_size <= (state.fill + length)[:, None]
   chunks = Chunks(
-    _fold(_take_rows(_pad_right(tokens, room), start, room), chunk_size),
-    _fold(_take_rows(_pad_right(real, room), start, room), chunk_size),
+    in_blocks(_take_rows(_pad_right(tokens, room), start, room), chunk_size),
+    in_blocks(_take_rows(_pad_right(real, room), start, room), chunk_size),
     complete if tail == "hold" else None,
     state.fill,
   )
@@ -124,10 +124,11 @@ def _range(count: int, start: int = 0) -> jax.Array:
   return jnp.arange(start, start + count, dtype=jnp.int32)  # the type of `fill`, in 64 bits too
 
 
-def _fold(a: jax.Array, chunk_size: int) -> jax.Array:
-  padded = _pad_right(a, -a.shape[1] % chunk_size)
-  count = padded.shape[1] // chunk_size
-  return padded.reshape(a.shape[0], count, chunk_size, *a.shape[2:])
+def in_blocks(a: jax.Array, size: int) -> jax.Array:
+  """[batch, tokens, ...] -> [batch, blocks, size, ...], the last block padded with zeros."""
+  padded = _pad_right(a, -a.shape[1] % size)
+  count = padded.shape[1] // size
+  return padded.reshape(a.shape[0], count, size, *a.shape[2:])
 
 
 def _pad_right(a: jax.Array, count: int) -> jax.Array:

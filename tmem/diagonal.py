@@ -54,7 +54,7 @@ def diagonal_scan(
   hidden, cell = (a.reshape(shape[0], -1, shape[-1]) for a in (state.hidden, state.cell))
 
   others = Drive(drive.factors, _without_output(drive.vectors))
-  cell, picked = _in_blocks(_without_output(gates), cell, Chunks(others, inputs.write, cells))
+  cell, picked = _over_blocks(_without_output(gates), cell, Chunks(others, inputs.write, cells))
   source = _last_write(inputs.write, len(cells))
   gate, output = gates[OUTPUT], Drive(drive.factors, (drive.vectors[OUTPUT],))
   corner_values = _hidden_before(gate, output, source, hidden, picked, cells)
@@ -78,7 +78,7 @@ def _without_output(gates: tuple) -> tuple:
   return gates[:OUTPUT] + gates[OUTPUT + 1 :]
 
 
-def _in_blocks(
+def _over_blocks(
   gates: tuple[LinearGate, ...], cell: Cells, chunks: Chunks
 ) -> tuple[Cells, jax.Array]:
   """`_recurrence` over blocks of one size and a shorter last one."""

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from tmem.chunks import in_blocks
 from tmem.config import at_least_float32
 from tmem.typing import Mask
 
@@ -35,7 +36,7 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None
     keys = jnp.where(mask[..., None, None], keys, 0)
   values = jnp.concatenate([v.astype(dtype), jnp.ones((*v.shape[:-1], 1), dtype)], axis=-1)
   block = min(BLOCK, length)
-  parts = tuple(_blocks(a, block) for a in (queries, keys, values))
+  parts = tuple(jnp.moveaxis(in_blocks(a, block), 1, 0) for a in (queries, keys, values))
   within = jnp.tril(jnp.ones((block, block), dtype))
 
   def step(past, part):
@@ -49,9 +50,3 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None
   _, sums = jax.lax.scan(step, empty, parts)
   sums = jnp.moveaxis(sums, 0, 1).reshape(batch, -1, heads, size + 1)[:, :length]
   return (sums[..., :-1] / (sums[..., -1:] + FLOOR)).astype(v.dtype)
-
-
-def _blocks(array: jax.Array, size: int) -> jax.Array:
-  """[batch, tokens, ...] -> [blocks, batch, size, ...], zero-padded."""
-  padded = jnp.pad(array, [(0, 0), (0, -array.shape[1] % size), *[(0, 0)] * (array.ndim - 2)])
-  return jnp.moveaxis(padded.reshape(len(array), -1, size, *array.shape[2:]), 1, 0)

@@ -9,6 +9,7 @@ from flax import nnx
 
 from data import synthetic
 from tmem import interop
+from tmem.chunks import in_blocks
 from tmem.memory import TensorMemory
 from tmem.models import SequenceModel
 from tmem.places import axes_penalty, recorded_places
@@ -108,30 +109,26 @@ def make_loss(cell: Cell):
   are fed in segments, and their gradients stop at the borders; there is no dropout then.
   """
 
-  def whole(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
+  def loss_fn(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
     weight = 0.0 if key is None else cell.axes_weight
-    sums, _ = penalised(weight, lambda m: (classification_loss(m, batch, key), None))(model)
-    return sums
+    if cell.segment is not None:
+      return segmented_sums(model, batch, cell.segment, weight)
+    return _penalised(model, weight, lambda: (classification_loss(model, batch, key), None))[0]
 
-  def in_segments(model: SequenceModel, batch: dict[str, jax.Array], key: jax.Array | None) -> Sums:
-    weight = 0.0 if key is None else cell.axes_weight
-    return segmented_sums(model, batch, cell.segment, weight)
-
-  return whole if cell.segment is None else in_segments
+  return loss_fn
 
 
-def penalised(weight: float, call):
-  """Adds the axes penalty to what `call(model) -> (sums, state)` sums, per target that counts."""
+def _penalised(model: SequenceModel, weight: float, call) -> tuple[Sums, Any]:
+  """What `call() -> (sums, state)`, which calls `model`, returns, its loss with the axes penalty.
 
-  def with_penalty(model: SequenceModel):
-    if not weight or not isinstance(model.memory, TensorMemory):
-      return call(model)
-    with recorded_places(model) as places:
-      sums, state = call(model)
-    penalty = sum(axes_penalty(own.write_at) for own in places)
-    return sums | {"loss": sums["loss"] + weight * penalty * sums["weight"]}, state
-
-  return with_penalty
+  The penalty counts `weight` times for each target that counts.
+  """
+  if not weight or not isinstance(model.memory, TensorMemory):
+    return call()
+  with recorded_places(model) as places:
+    sums, state = call()
+  penalty = sum(axes_penalty(own.write_at) for own in places)
+  return sums | {"loss": sums["loss"] + weight * penalty * sums["weight"]}, state
 
 
 def segmented_sums(
@@ -153,22 +150,17 @@ def segmented_sums(
   graphdef, params = nnx.split(model)
 
   def segment_sums(params, states, part):
-    def call(model):
+    model = nnx.merge(graphdef, params)
+
+    def call():
       logits, after = model.advance(part["inputs"], states, mask=part.get("real"))
       return classification_sums(logits, part), after
 
-    return penalised(axes_weight, call)(nnx.merge(graphdef, params))
+    return _penalised(model, axes_weight, call)
 
   rows, length = batch["targets"].shape
   parts = dict(batch)
   if length % segment:
     parts["real"] = jnp.ones((rows, length), bool)
-  segments = jax.tree.map(lambda array: _segments(array, segment), parts)
+  segments = jax.tree.map(lambda a: jnp.moveaxis(in_blocks(a, segment), 1, 0), parts)
   return truncated_sums(segment_sums, params, model.init_states(rows), segments)
-
-
-def _segments(array: jax.Array, size: int) -> jax.Array:
-  """[batch, tokens, ...] -> [segments, batch, size, ...], padded with zeros."""
-  padding = [(0, 0), (0, -array.shape[1] % size), *[(0, 0)] * (array.ndim - 2)]
-  padded = jnp.pad(array, padding)
-  return jnp.moveaxis(padded.reshape(len(array), -1, size, *array.shape[2:]), 1, 0)

@@ -13,9 +13,11 @@ from flax import nnx
 from data.synthetic import CoordinateBinding
 from tmem import MemoryConfig, audit, interop
 from tmem.models import SequenceConfig, SequenceModel
+from tmem.places import axes_penalty, memory_places
 from train import cell_task, diagnostics, diagnostics_report, flags, sweep
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_plots import plot_places
+from train.diagnostics_presets import SETTINGS
 from train.diagnostics_report import CURVES
 from train.errors import Interrupted, RunError
 from train.experiments import EXPERIMENTS
@@ -257,6 +259,30 @@ def test_segments_lose_nothing_but_attention(randomised_model):
   whole, *parts = sums(params)
   for part in parts:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), part, whole)
+
+
+def test_training_has_the_axes_penalty_and_evaluation_has_not(randomised_model):
+  batch = CoordinateBinding(writes=6, queries=2).sample(jax.random.key(0), 3)
+  cell = next(EXPERIMENTS["coordinate_binding"](SETTINGS["smoke"]["coordinate_binding"]))
+  graphdef, params = nnx.split(randomised_model)
+
+  @jax.jit
+  def losses(params):
+    model = nnx.merge(graphdef, params)
+    places = memory_places(model, batch["inputs"])
+    whole, in_segments = (
+      cell_task.make_loss(dataclasses.replace(cell, axes_weight=0.5, segment=segment))
+      for segment in (None, 8)
+    )
+    key = jax.random.key(1)
+    penalty = sum(axes_penalty(own.write_at) for own in places.values())
+    runs = [loss(model, batch, k)["loss"] for loss in (whole, in_segments) for k in (None, key)]
+    return runs, 0.5 * penalty * batch["mask"].sum()
+
+  (whole, trained, in_parts, trained_in_parts), expected = losses(params)
+  assert expected > 0.1
+  np.testing.assert_allclose(trained - whole, expected, rtol=1e-4)
+  np.testing.assert_allclose(trained_in_parts - in_parts, expected, rtol=1e-4)  # one segment
 
 
 @pytest.fixture(scope="module")
