@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 from tmem.typing import Coords, Features, Grid, Spread, Volume
 
+WIDEST = 1e9  # spread that is told apart from wider ones
+
 
 def cell_positions(size: int, dtype=jnp.float32) -> jax.Array:
   """Positions of the `size` cell centres of one axis in [-1, 1]; a single cell sits at -1."""
@@ -59,7 +61,8 @@ def gaussian_factors_at(
   positions: Sequence[jax.Array], coords: Coords, spread: Spread
 ) -> tuple[jax.Array, ...]:
   """`gaussian_factors` at given positions, [..., n] for each axis, in place of a grid's cells."""
-  precision = 1.0 / (2.0 * jnp.square(spread) + 1e-6)
+  # So wide, a Gaussian is 1 everywhere; wider still, its square would overflow.
+  precision = 1.0 / (2.0 * jnp.square(jnp.minimum(spread, WIDEST)) + 1e-6)
   return tuple(
     jnp.exp(-jnp.square(own - coords[..., -1 - axis, None]) * precision[..., None])
     for axis, own in enumerate(positions)

@@ -13,7 +13,7 @@ from tmem.dynamics import DYNAMICS
 from tmem.grid import nearest_cell
 from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
-from tmem.typing import Coords, Spread, Tokens
+from tmem.typing import Coords, Mask, Spread, Tokens
 
 
 class Places(NamedTuple):
@@ -24,11 +24,13 @@ class Places(NamedTuple):
       stand one after another.
     write_at: [batch, writes, axes], likewise; chunk after chunk, head after head.
     spread: [batch, writes], standard deviation of the write in the same units.
+    write: [batch, writes] bool, which of the writes happen; None: all do.
   """
 
   read_at: Coords
   write_at: Coords
   spread: Spread
+  write: jax.Array | None = None
 
 
 class TensorMemory(RecurrentMemory):
@@ -91,21 +93,32 @@ class TensorMemory(RecurrentMemory):
     reads = reads.reshape(batch, steps // writes, writes, count // heads, heads * channels)
     return reads[:, :, 0].astype(config.dtype)
 
-  def places(self, x: Tokens) -> Places:
-    """Where the memory would read and write for these tokens; a last chunk is padded with zeros.
+  def places(
+    self,
+    x: Tokens,
+    state: MemoryState | None = None,
+    mask: Mask | None = None,
+    *,
+    tail: str | None = None,
+  ) -> Places:
+    """Where a call with these arguments reads and writes.
 
     Args:
-      x: [batch, tokens, features], floating.
+      x: as in a call.
+      state: as in a call; None: the empty memory.
+      mask: as in a call.
+      tail: as in a call.
 
     Returns:
-      The places of every chunk.
+      The places of every chunk, of those, too, that do not write.
     """
-    state = self.init_state(len(x), tail="commit")
-    parts, _ = chunks.split(
-      x.astype(self.config.dtype), None, state, self.config.chunk_size, "commit"
-    )
+    tail = self._tail(tail)
+    state = self.init_state(len(x), tail) if state is None else state
+    if tail == "hold" and state.pending is None:
+      state = self._with_room(state, len(x))
+    parts, _ = chunks.split(x.astype(self.config.dtype), mask, state, self.config.chunk_size, tail)
     inputs = self._step_inputs(parts)
-    return Places(inputs.read_at, inputs.write_at, inputs.spread)
+    return Places(inputs.read_at, inputs.write_at, inputs.spread, inputs.write)
 
   def _step_inputs(self, parts: chunks.Chunks) -> StepInputs:
     """What each step reads and writes, with axes [batch, steps, ...]: one step per write head."""

@@ -23,7 +23,7 @@ class _Recorder:
   def __call__(
     self, x: Tokens, state: NamedTuple, mask: Mask | None = None, *, tail: str | None = None
   ) -> tuple[Tokens, NamedTuple]:
-    self.places.append(self.memory.places(x))
+    self.places.append(self.memory.places(x, state, mask, tail=tail))
     return self.memory(x, state, mask, tail=tail)
 
 
@@ -70,7 +70,7 @@ def memory_places(model: Decoder, inputs: jax.Array) -> dict[int, Places]:
   return dict(zip(model.config.memory_layers, places, strict=True))
 
 
-def axes_penalty(write_at: Coords) -> jax.Array:
+def axes_penalty(write_at: Coords, write: jax.Array | None = None) -> jax.Array:
   """How far writes are from using every axis of the grid, and each for something else.
 
   The squared correlations of every two axes, and what each axis lacks in spread. As a small term
@@ -78,17 +78,21 @@ def axes_penalty(write_at: Coords) -> jax.Array:
 
   Args:
     write_at: [..., axes], coordinates of writes.
+    write: [...] bool, which of them happen; None: all.
 
   Returns:
-    A scalar, 0 if the axes are uncorrelated and each has a standard deviation of at least 0.5 (a
-    uniform one has 0.58).
+    A scalar, 0 if nothing is written, or if the axes are uncorrelated and each has a standard
+    deviation of at least 0.5 (a uniform one has 0.58).
 
   Reference: Bardes et al. (2022), VICReg: its variance and covariance terms.
   """
   places = write_at.reshape(-1, write_at.shape[-1])
-  places = places - jnp.mean(places, axis=0)
-  covariance = places.T @ places / len(places)
+  happens = jnp.ones(len(places), bool) if write is None else write.reshape(-1)
+  weights = happens.astype(places.dtype) / jnp.maximum(jnp.sum(happens), 1)
+  places = places - weights @ places
+  covariance = (places * weights[:, None]).T @ places
   spread = jnp.sqrt(jnp.diag(covariance) + 1e-4)
   correlation = covariance / (spread * spread[:, None])
   between = jnp.sum(jnp.square(correlation)) - jnp.sum(jnp.square(jnp.diag(correlation)))
-  return between + 10 * jnp.sum(jnp.square(jax.nn.relu(0.5 - spread)))
+  lacking = jnp.sum(jnp.square(jax.nn.relu(0.5 - spread)))
+  return jnp.where(jnp.any(happens), between + 10 * lacking, 0)

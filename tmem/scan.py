@@ -69,6 +69,8 @@ def memory_scan(
     check_window(window, len(state.hidden.shape) - 2)
     if not hasattr(params, "window_preactivations"):
       raise ValueError(f"window: {type(params).__name__} change all cells; use None")
+  if not chunks:  # nothing to be fast about
+    return plain_scan(params, state, inputs, window)
   scan = functools.partial(SCANS[implementation], params, window=window)
   length = math.isqrt(chunks) if remat is True else int(remat)
   if not 0 < length < chunks:

@@ -127,7 +127,7 @@ def _penalised(model: SequenceModel, weight: float, call) -> tuple[Sums, Any]:
     return call()
   with recorded_places(model) as places:
     sums, state = call()
-  penalty = sum(axes_penalty(own.write_at) for own in places)
+  penalty = sum(axes_penalty(own.write_at, own.write) for own in places)
   return sums | {"loss": sums["loss"] + weight * penalty * sums["weight"]}, state
 
 

@@ -16,7 +16,8 @@ from data.synthetic import (
 )
 from train.cells import Cell, Settings, Stages, make_cells
 
-# Fields of the memory that `ablations` changes one at a time, from what the settings recommend.
+# Fields of the memory that `ablations` changes one at a time, from what the settings recommend. A
+# number of cells stands for a grid with so many on each of its axes.
 MEMORY_CHANGES: Mapping[str, Mapping[str, Any]] = {
   "recommended": {},
   "write_nearest": {"write": "nearest"},
@@ -24,7 +25,7 @@ MEMORY_CHANGES: Mapping[str, Mapping[str, Any]] = {
   "dynamics_parallel": {"dynamics": "parallel"},
   "dynamics_convlstm": {"dynamics": "convlstm"},
   "dynamics_convlstm_depthwise_false": {"dynamics": "convlstm", "depthwise": False},
-  **{f"grid_{n}x{n}x{n}": {"grid": (n, n, n)} for n in (4, 6, 8)},
+  **{f"grid_{n}": {"grid": n} for n in (4, 6, 8)},
   "chunk_size_2": {"chunk_size": 2},
   "chunk_size_4": {"chunk_size": 4},
   "chunk_size_2_read_query_token": {"chunk_size": 2, "read_query": "token"},
@@ -114,6 +115,9 @@ def ablations(settings: Settings) -> Iterator[Cell]:
   """Coordinate binding with one part of the Tensor Memory changed at a time."""
   settings = dataclasses.replace(settings, methods=_only(settings, "tensor"))
   for variant, change in MEMORY_CHANGES.items():
+    if "grid" in change:
+      grid = (change["grid"],) * len(settings.memory.grid)
+      variant, change = "grid_" + "x".join(map(str, grid)), {"grid": grid}
     memory = dataclasses.replace(settings.memory, **change)
     if variant == "recommended" or memory != settings.memory:
       changed = dataclasses.replace(settings, memory=memory)

@@ -178,3 +178,26 @@ def test_the_fast_scan_of_flow_equals_the_plain_one_and_has_no_window(random_cas
     memory_scan(*case, window=(2, 2))
   with pytest.raises(ValueError, match=r"^update: 'window' leaves cells as they are"):
     MemoryConfig(dynamics="flow", update="window")
+
+
+@pytest.mark.parametrize(
+  ("name", "window"),
+  [*((name, None) for name in NAMES), *((name, (2, 2)) for name in ("convlstm", *DIAGONAL))],
+)
+def test_no_chunk_at_all(name, window, random_case, results):
+  params, state, inputs = random_case(name, (3, 2), 0, dtype=np.float32)
+  (_, (after, reads)), grads = results((params, state, inputs), window=window)
+  assert reads.shape == (0, 2, 2, 2)
+  chex.assert_trees_all_equal((after.hidden, after.cell), (state.hidden, state.cell))
+  assert not any(np.asarray(g).any() for g in jax.tree.leaves(grads[0]))
+
+
+@pytest.mark.parametrize("window", [None, (2, 2)])
+@pytest.mark.parametrize("name", ["convlstm", *DIAGONAL])
+def test_no_spread_is_too_wide(name, window, random_case, results):
+  params, state, inputs = random_case(name, (3, 2), 4, dtype=np.float32)
+  wide = {s: inputs._replace(spread=np.full((4, 2), s, np.float32)) for s in (1e9, 1e30, np.inf)}
+  found = {s: results((params, state, own), window=window) for s, own in wide.items()}
+  for one in found.values():
+    chex.assert_tree_all_finite(one)
+  chex.assert_trees_all_close(found[1e30][0], found[1e9][0])

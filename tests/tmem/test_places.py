@@ -40,7 +40,8 @@ def test_places_are_what_the_heads_say(randomised):
     read_at, write_at = memory.coordinate(chunks[:, :, :1]), memory.coordinate(summary)
     return jnp.tanh(read_at), jnp.tanh(write_at), spread
 
-  for ours, theirs in zip(found[0], expected(inputs), strict=True):
+  assert found[0].write is None
+  for ours, theirs in zip(found[0][:3], expected(inputs), strict=True):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
@@ -59,3 +60,32 @@ def test_the_penalty_is_of_axes_that_follow_one_another_or_stand_still():
   still = jnp.stack([x, y, np.full_like(z, 0.9)], axis=-1)
   np.testing.assert_allclose(axes_penalty(still), 10 * 0.49**2, rtol=2e-2)
   assert np.abs(jax.grad(lambda t: axes_penalty(t))(jnp.stack([x, y, -y], axis=-1))).max() > 1e-5
+
+
+def test_the_penalty_counts_what_is_written_and_nothing_else():
+  places = np.random.default_rng(0).uniform(-1, 1, size=(2, 50, 3)).astype(np.float32)
+  write = np.random.default_rng(1).uniform(size=(2, 50)) < 0.5
+  dirty = np.where(write[..., None], places, 7.0).astype(np.float32)
+  np.testing.assert_allclose(
+    axes_penalty(dirty, write), axes_penalty(places[write][None]), rtol=1e-5
+  )
+  derive = jax.value_and_grad(axes_penalty)
+  for nothing in ((jnp.zeros((2, 0, 3)), None), (jnp.asarray(places), np.zeros((2, 50), bool))):
+    value, grad = derive(*nothing)
+    assert value == 0.0
+    assert not np.asarray(grad).any()
+
+
+def test_places_of_a_stream_in_pieces_are_those_of_one_pass(randomised):
+  config = MemoryConfig(channels=2, grid=(3, 2), chunk_size=2, write_heads=2)
+  memory = randomised(lambda: TensorMemory(config, 4, rngs=nnx.Rngs(0)))
+  x = np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32)
+  state, found = memory.init_state(3, "hold"), []
+  for piece in (x[:, :3], x[:, 3:]):
+    own = memory.places(piece, state, tail="hold")
+    found.append(own.write_at[:, np.asarray(own.write).all(axis=0)])
+    _, state = memory(piece, state, tail="hold")
+  np.testing.assert_allclose(np.concatenate(found, axis=1), memory.places(x).write_at, atol=1e-6)
+  mask = np.array([[True] * 6, [True] * 2 + [False] * 4, [False] * 6])
+  written = memory.places(x, mask=mask).write
+  np.testing.assert_array_equal(written, np.repeat(mask[:, ::2], 2, axis=1))

@@ -275,7 +275,7 @@ def test_training_has_the_axes_penalty_and_evaluation_has_not(randomised_model):
       for segment in (None, 8)
     )
     key = jax.random.key(1)
-    penalty = sum(axes_penalty(own.write_at) for own in places.values())
+    penalty = sum(axes_penalty(own.write_at, own.write) for own in places.values())
     runs = [loss(model, batch, k)["loss"] for loss in (whole, in_segments) for k in (None, key)]
     return runs, 0.5 * penalty * batch["mask"].sum()
 

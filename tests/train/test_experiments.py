@@ -124,6 +124,13 @@ def test_each_ablation_changes_one_thing():
   }  # fmt: skip
 
 
+def test_ablations_keep_the_axes_of_the_grid():
+  suite = cells("--task=ablations", "--grid=4,4", "--memory_update=window", "--write_window=2,2")
+  grids = {cell.variant: cell.model.memory.grid for cell in suite}
+  assert {len(grid) for grid in grids.values()} == {2}
+  assert (grids["grid_6x6"], grids["grid_8x8"]) == ((6, 6), (8, 8))
+
+
 def test_long_recall_is_trained_across_segments_and_asked_from_afar():
   suite = cells("--task=long_recall", "--distances=100,300")
   distance = next(cell for cell in suite if cell.variant == "distance-grid_3x3x3")
