@@ -7,6 +7,7 @@ from flax import nnx
 from tmem.chunks import in_blocks
 from tmem.config import at_least_float32
 from tmem.linear_attention import linear_attention
+from tmem.rotary import rotate
 from tmem.typing import Mask, Tokens
 
 
@@ -99,6 +100,7 @@ class SelfAttention(nnx.Module):
     num_heads: heads; they split the features contiguously.
     kind: a name of `ATTENTION`.
     window: visible tokens including the query's own, for the kind "window".
+    rotary: whether queries and keys are turned by their positions; heads have an even size then.
     dtype: compute type; the softmax runs in float32 at least.
     param_dtype: type of the parameters.
     rngs: source of the initial parameters.
@@ -110,12 +112,13 @@ class SelfAttention(nnx.Module):
     num_heads: int,
     kind: str = "full",
     window: int | None = None,
+    rotary: bool = False,
     *,
     dtype,
     param_dtype,
     rngs: nnx.Rngs,
   ):
-    self.num_heads, self.kind, self.window = num_heads, kind, window
+    self.num_heads, self.kind, self.window, self.rotary = num_heads, kind, window, rotary
     self.qkv = nnx.Linear(features, 3 * features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
     self.out = nnx.Linear(features, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
@@ -123,5 +126,8 @@ class SelfAttention(nnx.Module):
     """[batch, tokens, features] -> the same shape; `mask` False marks keys that do not exist."""
     qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
     q, k, v = (qkv[:, :, part] for part in range(3))
+    if self.rotary:
+      position = jnp.arange(x.shape[1])
+      q, k = rotate(q, position), rotate(k, position)
     out = ATTENTION[self.kind](q, k, v, self.window, mask)
     return self.out(out.reshape(x.shape))

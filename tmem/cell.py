@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from tmem.config import MemoryConfig, check_int
 from tmem.grid import corner_weights, gaussian_volume, read_corners
 from tmem.typing import Coords, Features, Grid, Spread, Tokens, Volume
-from tmem.window import Window, window_at
+from tmem.window import window_at
 
 
 class MemoryState(NamedTuple):
@@ -120,19 +120,10 @@ def check_inputs(params: Gates, state: MemoryState, inputs: StepInputs, *lead: i
       raise ValueError(f"{name}: got shape {array.shape}, expected {shape}")
 
 
-def write_volume(inputs: StepInputs, hidden: Volume, window: Window | None = None) -> Volume:
-  """The content of a chunk spread around its place, in the shape and type of `hidden`.
-
-  Args:
-    inputs: the chunk.
-    hidden: [batch, *grid, channels], or [batch, *window.shape, channels].
-    window: the cells that are meant; None: all.
-  """
+def write_volume(inputs: StepInputs, hidden: Volume) -> Volume:
+  """The content of a chunk spread around its place, in the shape and type of `hidden`."""
   content = inputs.content.astype(hidden.dtype)
-  if window is None:
-    return gaussian_volume(content, inputs.write_at, inputs.spread, hidden.shape[1:-1])
-  gaussian = window.gaussian(inputs.write_at, inputs.spread, hidden.dtype)
-  return gaussian * content.reshape(len(content), *(1,) * len(window.grid), -1)
+  return gaussian_volume(content, inputs.write_at, inputs.spread, hidden.shape[1:-1])
 
 
 def lstm_update(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -8,7 +8,14 @@ from flax import nnx
 
 from tmem.cell import StepInputs, lstm_update, write_volume
 from tmem.config import MemoryConfig
-from tmem.convolution import FactorisedConv, conv_shapes, factorised_conv
+from tmem.convolution import (
+  FactorisedConv,
+  conv_shapes,
+  depthwise_conv_inside,
+  factorised_conv,
+  pointwise_mix,
+  write_conv_inside,
+)
 from tmem.typing import Volume
 from tmem.window import Window
 
@@ -41,9 +48,20 @@ class GateParams(NamedTuple):
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""
-    volume = write_volume(inputs, hidden, window)
-    both = jnp.concatenate([volume, hidden], axis=-1)
-    return factorised_conv(both, *self, dtype=inputs.content.dtype, inside=window.inside)
+    channels = hidden.shape[-1]
+    kernel, bias = self.depthwise.astype(hidden.dtype), self.depthwise_bias.astype(hidden.dtype)
+    written = write_conv_inside(
+      window.gaussian_factors(inputs.write_at, inputs.spread, hidden.dtype),
+      inputs.content.astype(hidden.dtype),
+      window.inside,
+      kernel[..., :channels],
+      bias[..., :channels],
+    )
+    held = depthwise_conv_inside(
+      hidden, window.inside, kernel[..., channels:], bias[..., channels:]
+    )
+    both = jnp.concatenate([written, held], axis=-1)
+    return pointwise_mix(both, self.pointwise, self.pointwise_bias, inputs.content.dtype)
 
 
 class GateConv(FactorisedConv):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem.config import MemoryConfig
+from tmem.grid import outer_product
 from tmem.typing import Volume
 
 
@@ -53,6 +54,54 @@ def depthwise_conv_inside(
   return volume
 
 
+def write_conv_inside(
+  factors: tuple[jax.Array, ...],
+  content: jax.Array,
+  inside: tuple[jax.Array, ...],
+  kernel: jax.Array,
+  bias: jax.Array,
+) -> Volume:
+  """`depthwise_conv_inside` of a soft write, from its factors: a tenth of the arithmetic.
+
+  Without biases it is the product of the convolved factors. A bias is one number per channel,
+  which the convolutions along later axes see where there are cells.
+
+  Args:
+    factors: per axis [batch, n + 2], the Gaussian, zero where a cell is off the grid.
+    content: [batch, channels].
+    inside: as for `depthwise_conv_inside`.
+    kernel: [axes, 3, channels].
+    bias: [axes, channels].
+
+  Returns:
+    [batch, *n, channels].
+  """
+  first, *others = convolved_factors(factors, kernel, padding=0)
+  ones = convolved_factors(inside, kernel, padding=0)
+  biases = bias[:1, None]  # [batch, *n, channels], with ones for axes that all cells share
+  for axis, (one, shift) in enumerate(zip(ones[1:], bias[1:], strict=True), start=1):
+    one = one.reshape(len(one), *(1,) * axis, *one.shape[1:])
+    biases = biases[..., None, :] * one + shift
+  return outer_product((first * content[:, None], *others)) + biases
+
+
+def pointwise_mix(volume: Volume, matrix: jax.Array, bias: jax.Array, dtype) -> Volume:
+  """Mixes the channels of each cell.
+
+  Args:
+    volume: [batch, *grid, inputs].
+    matrix: [inputs, outputs].
+    bias: [outputs].
+    dtype: compute type of the product.
+
+  Returns:
+    [batch, *grid, outputs] in the type of `volume`.
+  """
+  full = volume.dtype
+  product = jnp.matmul(volume.astype(dtype), matrix.astype(dtype), preferred_element_type=full)
+  return product + bias.astype(full)
+
+
 def factorised_conv(
   volume: Volume,
   depthwise: jax.Array,
@@ -60,7 +109,6 @@ def factorised_conv(
   pointwise: jax.Array,
   pointwise_bias: jax.Array,
   dtype,
-  inside: tuple[jax.Array, ...] | None = None,
 ) -> Volume:
   """Depthwise convolutions, then a pointwise mix.
 
@@ -71,35 +119,33 @@ def factorised_conv(
     pointwise: [inputs, outputs].
     pointwise_bias: [outputs].
     dtype: compute type of the pointwise product; everything else has the type of `volume`.
-    inside: for a window instead of a grid, see `depthwise_conv_inside`.
 
   Returns:
     [batch, *grid, outputs] in the type of `volume`.
   """
   full = volume.dtype
-  kernel, shift = depthwise.astype(full), depthwise_bias.astype(full)
-  if inside is None:
-    mixed = depthwise_conv(volume, kernel, shift)
-  else:
-    mixed = depthwise_conv_inside(volume, inside, kernel, shift)
-  product = jnp.matmul(mixed.astype(dtype), pointwise.astype(dtype), preferred_element_type=full)
-  return product + pointwise_bias.astype(full)
+  mixed = depthwise_conv(volume, depthwise.astype(full), depthwise_bias.astype(full))
+  return pointwise_mix(mixed, pointwise, pointwise_bias, dtype)
 
 
-def convolved_factors(factors: tuple[jax.Array, ...], kernel: jax.Array) -> tuple[jax.Array, ...]:
+def convolved_factors(
+  factors: tuple[jax.Array, ...], kernel: jax.Array, padding: int = 1
+) -> tuple[jax.Array, ...]:
   """`depthwise_conv` without biases of an outer product, as the factors of its result.
 
   Args:
     factors: one array [..., n] per axis, the same for all channels.
     kernel: [axes, 3, channels].
+    padding: zeros around each factor; 0: they are there already.
 
   Returns:
-    One array [..., n, channels] per axis.
+    One array [..., n + 2 padding - 2, channels] per axis.
   """
   convolved = []
   for factor, taps in zip(factors, kernel, strict=True):
-    size = factor.shape[-1]
-    padded = jnp.pad(factor.astype(taps.dtype), [(0, 0)] * (factor.ndim - 1) + [(1, 1)])
+    size = factor.shape[-1] + 2 * padding - 2
+    widths = [(0, 0)] * (factor.ndim - 1) + [(padding, padding)]
+    padded = jnp.pad(factor.astype(taps.dtype), widths)
     convolved.append(sum(padded[..., o : o + size, None] * taps[o] for o in range(3)))
   return tuple(convolved)
 

@@ -33,17 +33,20 @@ class Method(NamedTuple):
     attention: a name of `tmem.attention.ATTENTION`.
     memory: a name of `MEMORIES`, or None.
     output_norm: whether a LayerNorm follows the attention.
+    rotary: whether attention turns queries and keys by their positions; then none are learned.
   """
 
   attention: str
   memory: str | None = None
   output_norm: bool = False
+  rotary: bool = False
 
 
 METHODS = {
   "base": Method("full"),
   "base_sln": Method("full", output_norm=True),
   "local": Method("window"),
+  "local_rope": Method("window", rotary=True),
   "linear": Method("linear"),
   "slots": Method("full", "slots"),
   "slots_local": Method("window", "slots"),
@@ -66,7 +69,7 @@ class DecoderConfig:
     num_heads: attention heads.
     num_layers: blocks.
     mlp_features: width of the MLP; None means four times `features`.
-    max_length: number of learned positions, the longest input.
+    max_length: number of learned positions, the longest input where positions are learned.
     method: a name of `METHODS`.
     window: visible tokens of windowed attention, the query's own included.
     dropout: rate in [0, 1).
@@ -112,6 +115,11 @@ class DecoderConfig:
     if self.features % self.num_heads:
       raise ValueError(f"features: {self.features} is not a multiple of num_heads {self.num_heads}")
     check_choice("method", self.method, tuple(METHODS))
+    if METHODS[self.method].rotary and self.features // self.num_heads % 2:
+      raise ValueError(
+        f"features: {self.method} turns pairs of features, so a head must have an even number; got"
+        f" {self.features} in {self.num_heads} heads (num_heads)"
+      )
     check_choice("state_scope", self.state_scope, STATE_SCOPES)
     for name, (kind, _) in MEMORIES.items():
       if not isinstance(getattr(self, name), kind):
@@ -133,6 +141,11 @@ class DecoderConfig:
   def attention_window(self) -> int | None:
     """Visible tokens of the attention, or None for all before a token."""
     return self.window if METHODS[self.method].attention == "window" else None
+
+  @property
+  def learned_positions(self) -> bool:
+    """Whether tokens have learned positions, which bound the length of an input."""
+    return not METHODS[self.method].rotary
 
   @property
   def memory_layers(self) -> tuple[int, ...]:
@@ -174,7 +187,7 @@ class Decoder(nnx.Module):
     self.config = config
     types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
     method = METHODS[config.method]
-    attention = AttentionSpec(method.attention, config.attention_window)
+    attention = AttentionSpec(method.attention, config.attention_window, method.rotary)
     self.blocks = nnx.List(
       Block(
         config.features,

@@ -26,7 +26,11 @@ MODELS = {
 REFERENCE_METHODS = tuple(
   name for name, method in METHODS.items() if method.memory in (None, "memory")
 )
-DERIVED = ("grid_cache",)  # buffers of the authors' state dict that hold no parameters
+DERIVED = (
+  "grid_cache",
+  "rope_cos",
+  "rope_sin",
+)  # buffers of the authors' state dict that hold no parameters
 
 
 def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
@@ -249,9 +253,10 @@ def _entries(model: nnx.Module) -> list[_Entry]:
   config = model.config
   entries = [
     _array("embedding.embedding", "tok.weight"),
-    _Entry("positions", ("pos",), lambda a: a[0], lambda a: (a[None],)),
     *_norm("norm", "ln"),
   ]
+  if config.learned_positions:
+    entries.append(_Entry("positions", ("pos",), lambda a: a[0], lambda a: (a[None],)))
   for layer in range(config.num_layers):
     ours, theirs = f"blocks.{layer}.", f"blocks.{layer}."
     entries += [

@@ -31,7 +31,7 @@ class LanguageConfig(DecoderConfig):
 
 
 class LanguageModel(Decoder):
-  """Pre-norm Transformer language model with learned positions and a tied head.
+  """Pre-norm Transformer language model with a tied head, and learned or rotary positions.
 
   Args:
     config: sizes and composition.
@@ -45,7 +45,7 @@ class LanguageModel(Decoder):
     types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
     normal = nnx.initializers.normal(0.02)
     self.embedding = nnx.Embed(config.vocab_size, config.features, embedding_init=normal, **types)
-    self.positions = _positions(config, rngs)
+    self.positions = _positions(config, rngs) if config.learned_positions else None
     super().__init__(config, rngs=rngs)
 
   def __call__(
@@ -54,8 +54,9 @@ class LanguageModel(Decoder):
     """Logits of the next token after each token, from an empty memory.
 
     Args:
-      tokens: [batch, tokens] integers in [0, vocab_size), at most `max_length` in a row. An
-        id outside has NaN logits, as no value can be checked under `jax.jit`.
+      tokens: [batch, tokens] integers in [0, vocab_size), at most `max_length` in a row if
+        positions are learned. An id outside has NaN logits, as no value can be checked under
+        `jax.jit`.
       key: dropout is on iff a key is given.
       mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
 
@@ -68,8 +69,7 @@ class LanguageModel(Decoder):
     tokens = jnp.asarray(tokens)
     mask = None if mask is None else jnp.asarray(mask)
     self._check(tokens, mask)
-    positions = self.positions[: tokens.shape[1]].astype(self.config.dtype)
-    x = self.embedding(tokens) + positions
+    x = _placed(self.embedding(tokens), self.positions)
     x, _ = self.decode(x, self.init_states(tokens.shape[0]), mask, key)
     return self._logits(x)
 
@@ -83,7 +83,8 @@ class LanguageModel(Decoder):
       raise ValueError(
         f"tokens: got {tokens.dtype}{list(tokens.shape)}, expected integers [batch, tokens]"
       )
-    _check_length("tokens", tokens.shape[1], self.config)
+    if self.positions is not None:
+      _check_length("tokens", tokens.shape[1], self.config)
     check_mask(mask, tokens.shape)
 
 
@@ -110,6 +111,11 @@ class SequenceConfig(DecoderConfig):
     check_int("classes", self.classes)
     super().__post_init__()
 
+  @property
+  def learned_positions(self) -> bool:
+    """Whether tokens have learned positions, which bound the length of an input."""
+    return self.positions and super().learned_positions
+
 
 class SequenceModel(Decoder):
   """A causal Transformer from a stream of real-valued tokens to a class at each.
@@ -122,7 +128,7 @@ class SequenceModel(Decoder):
   def __init__(self, config: SequenceConfig, *, rngs: nnx.Rngs):
     types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
     self.inputs = nnx.Linear(config.input_features, config.features, **types)
-    self.positions = _positions(config, rngs) if config.positions else None
+    self.positions = _positions(config, rngs) if config.learned_positions else None
     super().__init__(config, rngs=rngs)
     self.head = nnx.Linear(config.features, config.classes, **types)
 
@@ -160,9 +166,7 @@ class SequenceModel(Decoder):
     inputs = jnp.asarray(inputs)
     mask = None if mask is None else jnp.asarray(mask)
     self._check(inputs, mask)
-    x = self.inputs(inputs)
-    if self.positions is not None:
-      x = x + self.positions[: x.shape[1]].astype(x.dtype)
+    x = _placed(self.inputs(inputs), self.positions)
     x, states = self.decode(x, states, mask, key)
     logits = self.head(x)
     return logits.astype(at_least_float32(logits.dtype)), states
@@ -181,6 +185,11 @@ class SequenceModel(Decoder):
 def _positions(config: DecoderConfig, rngs: nnx.Rngs) -> nnx.Param:
   shape = (config.max_length, config.features)
   return nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), shape, config.param_dtype))
+
+
+def _placed(x: Tokens, positions: nnx.Param | None) -> Tokens:
+  """Tokens with their learned positions added, if there are any."""
+  return x if positions is None else x + positions[: x.shape[1]].astype(x.dtype)
 
 
 def _check_length(name: str, length: int, config: DecoderConfig) -> None:

@@ -9,7 +9,14 @@ from flax import nnx
 from tmem.blocks import Drive
 from tmem.cell import StepInputs, lstm_update, write_volume
 from tmem.config import MemoryConfig
-from tmem.convolution import FactorisedConv, conv_shapes, convolved_factors, factorised_conv
+from tmem.convolution import (
+  FactorisedConv,
+  conv_shapes,
+  convolved_factors,
+  factorised_conv,
+  pointwise_mix,
+  write_conv_inside,
+)
 from tmem.grid import gaussian_factors
 from tmem.typing import Grid, Volume
 from tmem.window import Window
@@ -44,8 +51,14 @@ class ParallelParams(NamedTuple):
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""
-    volume = write_volume(inputs, hidden, window)
-    return factorised_conv(volume, *self, dtype=inputs.content.dtype, inside=window.inside)
+    written = write_conv_inside(
+      window.gaussian_factors(inputs.write_at, inputs.spread, hidden.dtype),
+      inputs.content.astype(hidden.dtype),
+      window.inside,
+      self.depthwise.astype(hidden.dtype),
+      self.depthwise_bias.astype(hidden.dtype),
+    )
+    return pointwise_mix(written, self.pointwise, self.pointwise_bias, inputs.content.dtype)
 
   def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["MatrixGate", ...], Drive]:
     """See `tmem.diagonal.DiagonalGates`."""

@@ -37,15 +37,16 @@ class SelectiveParams(NamedTuple):
     """See `tmem.cell.Gates`."""
     grid = hidden.shape[1:-1]
     factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
-    gaussian = outer_product(tuple(f[..., None] for f in factors)).astype(hidden.dtype)
-    return lstm_update(self._under(gaussian, inputs), cell)
+    return lstm_update(self._under(factors, inputs, hidden.dtype), cell)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""
-    return self._under(window.gaussian(inputs.write_at, inputs.spread, hidden.dtype), inputs)
+    factors = window.gaussian_factors(inputs.write_at, inputs.spread, hidden.dtype)
+    return self._under(factors, inputs, hidden.dtype)
 
-  def _under(self, gaussian: Volume, inputs: StepInputs) -> Volume:
-    """The gates of one chunk under its Gaussian [batch, *grid, 1]."""
+  def _under(self, factors: tuple[jax.Array, ...], inputs: StepInputs, dtype) -> Volume:
+    """The gates of one chunk under its Gaussian, of which there is a factor per axis."""
+    gaussian = outer_product(tuple(f[..., None] for f in factors)).astype(dtype)
     ones = (1,) * (gaussian.ndim - 2)
     biases = jnp.split(self.bias.astype(gaussian.dtype), 4)
     vectors = (v.reshape(len(v), *ones, -1) for v in self._vectors(inputs, gaussian.dtype))

@@ -85,6 +85,10 @@ class SlotMemory(RecurrentMemory):
   it writes, so no token influences an earlier one. Tokens compete for slots: attention weights
   of the update are normalised over slots, as in Slot Attention (Locatello et al., 2020).
 
+  Tokens are compared with the slots themselves, behind a LayerNorm: projections of the slots to
+  keys, values and queries would be products with those of the tokens and of the output, and say
+  nothing more.
+
   Args:
     config: sizes and rules.
     features: size of a token, >= 1.
@@ -104,12 +108,8 @@ class SlotMemory(RecurrentMemory):
     self.slot_norm = LayerNorm(
       features, dtype=config.dtype, param_dtype=config.param_dtype, rngs=rngs
     )
-    self.token = self._linear(
-      features, 4 * features, rngs
-    )  # query of the read; key, value, gate of the write
-    self.slot = self._linear(
-      features, 4 * features, rngs
-    )  # key, value of the read; query, gate of the write
+    # Queries of the read and of the write, value and gate.
+    self.token = self._linear(features, 4 * features, rngs)
     self.keep = self._linear(features, features, rngs, bias=config.forget_bias)
     self.output = self._linear(features, features, rngs)
 
@@ -124,24 +124,25 @@ class SlotMemory(RecurrentMemory):
       lambda a: jnp.moveaxis(a, 1, 0),
       (self.token(parts.tokens), parts.real, parts.written()),
     )
-    slots, reads = jax.lax.scan(self._step, state.slots, by_chunk)
+    # A step is cheaper to do again than to keep for the backward pass.
+    step = jax.checkpoint(self._step, prevent_cse=False)
+    slots, reads = jax.lax.scan(step, state.slots, by_chunk)
     return self.output(jnp.moveaxis(reads, 0, 1)), state._replace(slots=slots)
 
   def _step(self, slots: jax.Array, chunk):
     """One chunk: its tokens read the slots, then the slots take it in."""
     tokens, real, write = chunk
-    read_query, key, value, token_gate = jnp.split(tokens, 4, axis=-1)
-    projected = self.slot(self.slot_norm(slots.astype(self.config.dtype)))
-    slot_key, slot_value, slot_query, slot_gate = jnp.split(projected, 4, axis=-1)
+    read_query, write_query, value, token_gate = jnp.split(tokens, 4, axis=-1)
+    normed = self.slot_norm(slots.astype(self.config.dtype))
     scale = self.features**-0.5
-    read = jax.nn.softmax(jnp.einsum("btf,bsf->bts", read_query, slot_key) * scale, axis=-1)
-    y = jnp.einsum("bts,bsf->btf", read, slot_value)
+    read = jax.nn.softmax(jnp.einsum("btf,bsf->bts", read_query, normed) * scale, axis=-1)
+    y = jnp.einsum("bts,bsf->btf", read, normed)
 
-    share = jax.nn.softmax(jnp.einsum("bsf,btf->bst", slot_query, key) * scale, axis=1)
+    share = jax.nn.softmax(jnp.einsum("bsf,btf->bst", normed, write_query) * scale, axis=1)
     if real is not None:
       share = jnp.where(real[:, None], share, 0)
     taken = jnp.einsum("bst,btf->bsf", share, value)
     gate = jnp.einsum("bst,btf->bsf", share, token_gate)
-    keep = jax.nn.sigmoid(self.keep(slot_gate + gate)).astype(slots.dtype)
+    keep = jax.nn.sigmoid(self.keep(normed) + gate).astype(slots.dtype)
     new = keep * slots + (1 - keep) * jnp.tanh(taken).astype(slots.dtype)
     return select_rows(write, new, slots), y

@@ -18,6 +18,7 @@ class AttentionSpec(NamedTuple):
 
   kind: str = "full"
   window: int | None = None
+  rotary: bool = False
 
 
 class Mlp(nnx.Module):
@@ -80,7 +81,7 @@ class Block(nnx.Module):
   Args:
     features: size of a token.
     num_heads: attention heads.
-    attention: kind and window of `SelfAttention`.
+    attention: kind, window and rotation of `SelfAttention`.
     output_norm: whether a LayerNorm follows the attention, before the residual.
     mlp_features: width of the MLP.
     dropout: rate on attention output, MLP hidden layer and memory output.

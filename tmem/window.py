@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tmem.grid import cell_positions, gaussian_factors_at, outer_product
+from tmem.grid import cell_positions, gaussian_factors_at
 from tmem.typing import Coords, Grid, Spread, Volume
 
 
@@ -61,18 +61,17 @@ class Window(NamedTuple):
       within = within[..., None] & own.reshape(len(own), *(1,) * (within.ndim - 1), size)
     return within
 
-  def gaussian(self, write_at: Coords, spread: Spread, dtype) -> Volume:
-    """The soft write's Gaussian there, zero off the grid: [batch, *shape, 1]."""
+  def gaussian_factors(self, write_at: Coords, spread: Spread, dtype) -> tuple[jax.Array, ...]:
+    """The soft write's Gaussian as a factor [batch, cells] per axis, zero off the grid."""
     positions = [
       cell_positions(size, write_at.dtype)[jnp.clip(index, 0, size - 1)]
       for index, size in zip(self.index, self.grid, strict=True)
     ]
     factors = gaussian_factors_at(positions, write_at, spread)
-    masked = (
-      jnp.where(inside, factor, 0)[..., None].astype(dtype)
+    return tuple(
+      jnp.where(inside, factor, 0).astype(dtype)
       for factor, inside in zip(factors, self.inside, strict=True)
     )
-    return outer_product(tuple(masked))
 
 
 def window_at(write_at: Coords, sizes: Grid, grid: Grid, halo: int = 0) -> Window:

@@ -48,7 +48,8 @@ class Settings:
     noise: noise of the queries in each test of a binding; training has the first.
     distances: tokens between the first write and the first query in `long_recall`.
     segment: tokens of a segment of `long_recall`.
-    segments: segments of a training stream in each stage of `long_recall`.
+    segments: segments of a training stream in each stage of `long_recall`; 0: the queries follow
+      the writes at once.
     capacity_stages: the curriculum behind the capacity curve of `long_recall`.
     capacities: writes on that curve.
     grids: grids that `long_recall` compares.

@@ -175,9 +175,16 @@ def _recall(settings: Settings) -> tuple[Curriculum, dict[str, SyntheticTask]]:
   def task(writes: int, distance: int) -> SyntheticTask:
     return LongRecall(writes=writes, noise=noise, distractors=distance - writes)
 
-  segments = settings.segments or (1,) * len(settings.stages)
+  def lesson(writes: int, count: int) -> SyntheticTask:
+    if not count:
+      return CoordinateBinding(writes=writes, noise=noise)
+    return task(writes, count * segment - queries)
+
+  # As in any binding, attention may help in the first of several stages.
+  alone = len(settings.stages) == 1
+  segments = settings.segments or (int(alone), *[1] * len(settings.stages))
   stages = tuple(
-    (task(writes, count * segment - queries), steps)
+    (lesson(writes, count), steps)
     for (writes, steps), count in zip(settings.stages, segments, strict=False)
   )
   writes = settings.stages[-1][0]

@@ -54,17 +54,18 @@ def tokens():
 
 
 def test_the_methods():
-  parts = {name: (m.attention, m.memory, m.output_norm) for name, m in METHODS.items()}
+  parts = {name: tuple(method) for name, method in METHODS.items()}
   assert parts == {
-    "base": ("full", None, False),
-    "base_sln": ("full", None, True),
-    "local": ("window", None, False),
-    "linear": ("linear", None, False),
-    "slots": ("full", "slots", False),
-    "slots_local": ("window", "slots", False),
-    "tensor": ("full", "memory", False),
-    "tensor_sln": ("full", "memory", True),
-    "tensor_local": ("window", "memory", False),
+    "base": ("full", None, False, False),
+    "base_sln": ("full", None, True, False),
+    "local": ("window", None, False, False),
+    "local_rope": ("window", None, False, True),
+    "linear": ("linear", None, False, False),
+    "slots": ("full", "slots", False, False),
+    "slots_local": ("window", "slots", False, False),
+    "tensor": ("full", "memory", False, False),
+    "tensor_sln": ("full", "memory", True, False),
+    "tensor_local": ("window", "memory", False, False),
   }
 
 
@@ -89,7 +90,7 @@ def test_earlier_tokens_do_have_influence(method, models, tokens):
   other = tokens.copy()
   other[:, 0] = (other[:, 0] + 1) % VOCABULARY
   moved = np.abs(call(other) - call(tokens)).max(axis=(0, 2))
-  reach = 3 * (SMALL.window - 1) + 1 if method == "local" else LENGTH
+  reach = 3 * (SMALL.window - 1) + 1 if method in ("local", "local_rope") else LENGTH
   assert (moved[:reach] > 0).all()
   assert not moved[reach:].any()
 

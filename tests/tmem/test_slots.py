@@ -53,14 +53,12 @@ class Oracle:
     slots, ys = self.params["initial"], []
     for start in range(0, len(x), CHUNK):
       chunk = x[start : start + CHUNK]
-      query, key, value, token_gate = np.split(self.linear("token", chunk), 4, -1)
-      slot_key, slot_value, slot_query, slot_gate = np.split(
-        self.linear("slot", self.norm(slots)), 4, -1
-      )
-      read = softmax(query @ slot_key.T / np.sqrt(FEATURES), axis=1)
-      ys.append(self.linear("output", read @ slot_value))
-      share = softmax(slot_query @ key.T / np.sqrt(FEATURES), axis=0)
-      keep = sigmoid(self.linear("keep", slot_gate + share @ token_gate))
+      read_query, write_query, value, gate = np.split(self.linear("token", chunk), 4, -1)
+      normed = self.norm(slots)
+      read = softmax(read_query @ normed.T / np.sqrt(FEATURES), axis=1)
+      ys.append(self.linear("output", read @ normed))
+      share = softmax(normed @ write_query.T / np.sqrt(FEATURES), axis=0)
+      keep = sigmoid(self.linear("keep", normed) + share @ gate)
       if len(chunk) == CHUNK:
         slots = keep * slots + (1 - keep) * np.tanh(share @ value)
     return np.concatenate(ys), slots
