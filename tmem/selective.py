@@ -103,12 +103,17 @@ class VectorGate(NamedTuple):
 
 
 class SelectiveGates(nnx.Module):
-  """The module that owns `SelectiveParams`; the mix starts Xavier-uniform."""
+  """The module that owns `SelectiveParams`; the mix starts Xavier-uniform.
+
+  There is a bias for i, f and o only. One for g would add to every cell at every chunk, wherever
+  the write is, and over thousands of chunks bury what the cells hold.
+  """
 
   def __init__(self, config: MemoryConfig, *, rngs: nnx.Rngs):
     self.mix = nnx.Param(initial_mix(config, config.channels, rngs))
-    self.bias = nnx.Param(initial_bias(config))
+    self.bias = nnx.Param(initial_bias(config)[: 3 * config.channels])
 
   def params(self) -> SelectiveParams:
     """The arrays, as the functional core takes them."""
-    return SelectiveParams(self.mix[...], self.bias[...])
+    bias = self.bias[...]
+    return SelectiveParams(self.mix[...], jnp.pad(bias, (0, len(bias) // 3)))

@@ -52,7 +52,7 @@ class Settings:
       the writes at once.
     capacity_stages: the curriculum behind the capacity curve of `long_recall`.
     capacities: writes on that curve.
-    grids: grids that `long_recall` compares.
+    grids: grids whose capacity `long_recall` compares; the first is also asked from afar.
     eval_samples: samples of each test.
     features: width of the model.
     num_layers: blocks.

@@ -51,17 +51,32 @@ def _cpu() -> dict[str, Settings]:
       lessons=True,
       memory=dataclasses.replace(binding.memory, grid=(8, 8)),
       slots=dataclasses.replace(binding.slots, count=22),
+      open_methods=("base", "tensor"),
       features=96,
     ),
+    # With six frames hidden the two that are seen are always the first: the easiest to learn from.
     "occlusion": dataclasses.replace(
       binding,
-      attention_window=("full", 16),
-      stages=((0, 100), (2, 150), (4, 150), (6, 150)),
+      methods=("base", "slots", "tensor"),
+      open_methods=("base", "tensor"),
+      stages=((6, 1000),),
       tested=(0, 2, 4, 6),
       lessons=True,
-      memory=dataclasses.replace(binding.memory, chunk_size=4, forget_bias=5.0),
+      num_layers=3,
+      memory_every_n_layers=3,
+      memory=MemoryConfig(
+        channels=64,
+        grid=(2, 2, 2),
+        chunk_size=17,  # a frame and its query
+        read_query="token",
+        forget_bias=5.0,
+        sigma_scale=1.0,
+      ),
+      slots=SlotConfig(count=8, forget_bias=5.0),
       positions=True,
-      batch_size=16,
+      learning_rate=2e-3,
+      coordinate_lr_factor=1.0,
+      axes_weight=0.0,
     ),
     "no_harm": dataclasses.replace(
       binding, stages=((32, 150),), tested=(32,), positions=True, memory_every_n_layers=1
@@ -86,7 +101,8 @@ def _cpu() -> dict[str, Settings]:
       distances=DISTANCES,
       capacity_stages=((5, 200), (10, 200), (20, 300)),
       capacities=CAPACITIES,
-      grids=((2, 2, 2), (3, 3, 3), (4, 4, 4)),
+      grids=((4, 4, 4), (3, 3, 3), (2, 2, 2)),
+      memory=dataclasses.replace(binding.memory, forget_bias=12.0),
       eval_samples=64,
     ),
   }
@@ -148,7 +164,7 @@ def _paper() -> dict[str, Settings]:
       distances=DISTANCES,
       capacity_stages=((5, 500), (10, 500), (20, 1000), (50, 2000)),
       capacities=CAPACITIES,
-      grids=((4, 4, 4), (6, 6, 6), (8, 8, 8)),
+      grids=((8, 8, 8), (6, 6, 6), (4, 4, 4)),
       eval_samples=256,
     ),
   }

@@ -137,7 +137,8 @@ def _as_ablation(variant: str, cells: Iterator[Cell]) -> Iterator[Cell]:
 def long_recall(settings: Settings) -> Iterator[Cell]:
   """Bindings asked for after a long distraction; and as many at once as grids of a size hold.
 
-  Streams are fed in segments, and attention sees its own segment only.
+  Streams of the first kind are fed in segments, and attention sees its own segment only; the first
+  of the grids is asked. The second kind compares all grids.
   """
   _check_recall(settings)
   settings = dataclasses.replace(
@@ -146,9 +147,10 @@ def long_recall(settings: Settings) -> Iterator[Cell]:
       settings.segment if window == "full" else window for window in settings.attention_window
     ),
   )
-  for variant, own in _by_grid(settings):
+  for variant, own in _by_grid(dataclasses.replace(settings, grids=settings.grids[:1])):
     for cell in make_cells("long_recall", f"distance{variant}", own, *_recall(settings)):
       yield dataclasses.replace(cell, segment=settings.segment)
+  for variant, own in _by_grid(settings):
     yield from make_cells("long_recall", f"capacity{variant}", own, *_capacity(settings))
 
 

@@ -4,10 +4,13 @@ import functools
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from tmem import GateParams, MemoryConfig, blocks, memory_scan, memory_step
+from tmem import GateParams, MemoryConfig, TensorMemory, blocks, memory_scan, memory_step
+from tmem.cell import StepInputs
 from tmem.config import DYNAMICS as NAMES
 from tmem.diagonal import block_size, sequential_depth
 from tmem.dynamics import DYNAMICS
@@ -201,3 +204,17 @@ def test_no_spread_is_too_wide(name, window, random_case, results):
   for one in found.values():
     chex.assert_tree_all_finite(one)
   chex.assert_trees_all_close(found[1e30][0], found[1e9][0])
+
+
+def test_selective_writes_leave_distant_cells_to_the_forget_gate(randomised):
+  """However far training has moved the biases, or a thousand distant writes would bury a cell."""
+  config = MemoryConfig(channels=3, grid=(9,), chunk_size=1, dynamics="selective")
+  memory = randomised(lambda: TensorMemory(config, 4, rngs=nnx.Rngs(0)))
+  params = memory.gates.params()
+  keep = jax.nn.sigmoid(params.bias[3:6])
+  cell = jnp.asarray(np.random.default_rng(0).normal(size=(1, 9, 3)), jnp.float32)
+  state = memory.init_state(1)._replace(cell=cell)
+  step = StepInputs(jnp.zeros((1, 1, 1)), -jnp.ones((1, 1)), jnp.ones((1, 3)), jnp.full(1, 0.05))
+  after, _ = memory_step(params, state, step)
+  np.testing.assert_allclose(after.cell[0, 4:], keep * cell[0, 4:], rtol=1e-6)
+  assert np.abs(after.cell[0, 0] - keep * cell[0, 0]).max() > 0.1

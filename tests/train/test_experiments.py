@@ -133,10 +133,10 @@ def test_ablations_keep_the_axes_of_the_grid():
 
 def test_long_recall_is_trained_across_segments_and_asked_from_afar():
   suite = cells("--task=long_recall", "--distances=100,300")
-  distance = next(cell for cell in suite if cell.variant == "distance-grid_3x3x3")
-  assert (distance.segment, distance.model.memory.grid) == (32, (3, 3, 3))
+  (distance,) = (cell for cell in suite if cell.variant.startswith("distance-grid"))
+  assert (distance.segment, distance.model.memory.grid) == (32, (4, 4, 4))
   assert [(task.writes, task.length) for task, _ in distance.training.stages] == [
-    (5, 32),
+    (5, 9),  # nothing between writes and queries
     (10, 32),
     (10, 128),
   ]
@@ -144,6 +144,14 @@ def test_long_recall_is_trained_across_segments_and_asked_from_afar():
   capacity = next(cell for cell in suite if cell.variant == "capacity")
   assert (capacity.segment, capacity.method) == (None, "base")
   assert capacity.tests["writes_512"] == CoordinateBinding(512, noise=0.05, distractors=6)
+  grids = {cell.variant for cell in suite if cell.variant.startswith("capacity-")}
+  assert grids == {f"capacity-grid_{n}x{n}x{n}" for n in (2, 3, 4)}
+
+
+def test_recall_in_one_stage_is_trained_in_segments():
+  suite = cells("--task=long_recall", "--methods=tensor", "--curriculum=7:9")
+  distance = next(cell for cell in suite if cell.variant.startswith("distance"))
+  assert [(task.writes, task.length) for task, _ in distance.training.stages] == [(7, 32)]
 
 
 def test_methods_without_a_grid_are_not_trained_again_for_each():
