@@ -22,6 +22,7 @@ def _is_far(task: SyntheticTask) -> bool:
   return isinstance(task, LongRecall)
 
 
+PAPER = "paper"  # the preset
 HEADLINE = ("base", "slots", "tensor")
 # By experiment, the pictures of accuracy: the difficulty of a test, or None if it is not of them.
 CURVES: Mapping[str, Mapping[str, Callable[[Any], int | None]]] = {
@@ -51,11 +52,9 @@ def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome])
   for experiment in dict.fromkeys(outcome.cell.experiment for outcome in outcomes):
     own = [outcome for outcome in outcomes if outcome.cell.experiment == experiment]
     done = [outcome for outcome in own if outcome.result is not None]
-    alone = flags.command_line(
-      COMMAND, Path(f"{workdir}-{experiment}"), {**record["flags"], "task": experiment}
-    )
     table = _table(done) if done else "No cell has a result."
-    sections[experiment] = [f"```\n{alone}\n```", _sizes(own), table, *_margins(done)]
+    commands = _commands(experiment, workdir, record["flags"])
+    sections[experiment] = [*commands, _sizes(own), table, *_margins(done)]
     shown.append(f"{experiment}\n{table}")
     sections[experiment] += _pictures(experiment, done, workdir / outputs.PLOTS)
   failed = {f"{o.cell.experiment} {o.cell.name}": o.error for o in outcomes if o.error is not None}
@@ -71,6 +70,22 @@ def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome])
   }
   write_report(workdir, "Diagnostics", sections, data)
   return "\n\n".join([*shown, f"written to {workdir / 'report.md'}"])
+
+
+def _commands(experiment: str, workdir: Path, given: Mapping[str, Any]) -> list[str]:
+  """How to run the experiment alone, and how at the published sizes."""
+
+  def command(name: str, **changes: str) -> str:
+    line = flags.command_line(
+      COMMAND, Path(f"{workdir}-{name}"), {**given, "task": experiment, **changes}
+    )
+    return f"```\n{line}\n```"
+
+  lines = [command(experiment)]
+  if given.get("preset") != PAPER:
+    published = command(f"{experiment}-{PAPER}", preset=PAPER)
+    lines += ["At the sizes and settings of the paper, which takes a GPU or days:", published]
+  return lines
 
 
 def _sizes(outcomes: Sequence[Outcome]) -> str:

@@ -195,6 +195,8 @@ def test_every_experiment_has_its_tables_and_pictures(experiment, tmp_path):
   report = (tmp_path / "report.md").read_text()
   assert "best possible" in text
   assert "75.0" in text
+  assert f"--workdir={tmp_path}-{experiment} --task={experiment} --preset=smoke" in report
+  assert f"{experiment}-paper --task={experiment} --preset=paper" in report
   if experiment != "ablations":
     assert "in points: " in report or experiment == "long_recall"
     assert "25.0" in text
