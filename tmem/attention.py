@@ -122,6 +122,14 @@ class SelfAttention(nnx.Module):
     self.qkv = nnx.Linear(features, 3 * features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
     self.out = nnx.Linear(features, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
+  def past_bytes(self, max_length: int) -> int:
+    """Bytes that one stream of up to `max_length` tokens must keep to go on."""
+    features, dtype = self.out.in_features, jnp.dtype(self.out.dtype)
+    if self.kind == "linear":
+      return features * (features // self.num_heads + 1) * at_least_float32(dtype).itemsize
+    reach = max_length if self.window is None else self.window
+    return 2 * features * (reach - 1) * dtype.itemsize
+
   def __call__(self, x: Tokens, mask: Mask | None = None) -> Tokens:
     """[batch, tokens, features] -> the same shape; `mask` False marks keys that do not exist."""
     qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)

@@ -10,7 +10,6 @@ from flax import nnx
 
 from tmem.config import (
   MemoryConfig,
-  at_least_float32,
   check_choice,
   check_finite,
   check_int,
@@ -30,7 +29,7 @@ class Method(NamedTuple):
   """What a named method is made of.
 
   Attributes:
-    attention: a name of `tmem.attention.ATTENTION`.
+    attention: a name of `tmem.transformer.ATTENTION_KINDS`.
     memory: a name of `MEMORIES`, or None.
     output_norm: whether a LayerNorm follows the attention.
     rotary: whether attention turns queries and keys by their positions; then none are learned.
@@ -48,6 +47,7 @@ METHODS = {
   "local": Method("window"),
   "local_rope": Method("window", rotary=True),
   "linear": Method("linear"),
+  "gated_delta": Method("delta"),
   "slots": Method("full", "slots"),
   "slots_local": Method("window", "slots"),
   "tensor": Method("full", "memory"),
@@ -259,16 +259,9 @@ class Decoder(nnx.Module):
 
   def state_bytes(self) -> int:
     """Bytes one stream must keep to go on: what attention needs of the past, and memory states."""
-    config = self.config
-    if METHODS[config.method].attention == "linear":
-      size = config.features // config.num_heads
-      past = config.features * (size + 1) * at_least_float32(config.dtype).itemsize
-    else:
-      reach = config.max_length if config.attention_window is None else config.window
-      past = 2 * config.features * (reach - 1) * config.dtype.itemsize
-    keys_and_values = config.num_layers * past
+    past = sum(block.attention.past_bytes(self.config.max_length) for block in self.blocks)
     states = jax.eval_shape(lambda: self.init_states(1, tail="hold"))
-    return keys_and_values + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(states))
+    return past + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(states))
 
 
 def _make_memory(config: DecoderConfig, *, rngs: nnx.Rngs) -> RecurrentMemory | None:

@@ -24,7 +24,9 @@ MODELS = {
   "SequenceModel": (SequenceConfig, SequenceModel),
 }
 REFERENCE_METHODS = tuple(
-  name for name, method in METHODS.items() if method.memory in (None, "memory")
+  name
+  for name, method in METHODS.items()
+  if method.memory in (None, "memory") and method.attention != "delta"
 )
 DERIVED = (
   "grid_cache",

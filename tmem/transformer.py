@@ -6,19 +6,34 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tmem.attention import SelfAttention
+from tmem.attention import ATTENTION, SelfAttention
 from tmem.chunks import State
+from tmem.gated_delta import GatedDelta
 from tmem.layer_norm import LayerNorm
 from tmem.recurrent import RecurrentMemory
 from tmem.typing import Mask, Tokens
 
+ATTENTION_KINDS = (*ATTENTION, "delta")
+
 
 class AttentionSpec(NamedTuple):
-  """Which attention a block has: arguments of `SelfAttention`."""
+  """Which attention, or what in its place, a block has.
+
+  Attributes:
+    kind: a name of `ATTENTION_KINDS`.
+    window: see `SelfAttention`.
+    rotary: see `SelfAttention`.
+  """
 
   kind: str = "full"
   window: int | None = None
   rotary: bool = False
+
+  def make(self, features: int, num_heads: int, **types) -> SelfAttention | GatedDelta:
+    """The module; `types` are its keyword arguments."""
+    if self.kind == "delta":
+      return GatedDelta(features, num_heads, **types)
+    return SelfAttention(features, num_heads, *self, **types)
 
 
 class Mlp(nnx.Module):
@@ -81,7 +96,7 @@ class Block(nnx.Module):
   Args:
     features: size of a token.
     num_heads: attention heads.
-    attention: kind, window and rotation of `SelfAttention`.
+    attention: what mixes the tokens.
     output_norm: whether a LayerNorm follows the attention, before the residual.
     mlp_features: width of the MLP.
     dropout: rate on attention output, MLP hidden layer and memory output.
@@ -107,7 +122,7 @@ class Block(nnx.Module):
   ):
     types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
     self.attention_norm = LayerNorm(features, **types)
-    self.attention = SelfAttention(features, num_heads, *attention, **types)
+    self.attention = attention.make(features, num_heads, **types)
     self.output_norm = LayerNorm(features, **types) if output_norm else None
     self.mlp_norm = LayerNorm(features, **types)
     self.mlp = Mlp(features, mlp_features, dropout, **types)

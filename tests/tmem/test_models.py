@@ -61,6 +61,7 @@ def test_the_methods():
     "local": ("window", None, False, False),
     "local_rope": ("window", None, False, True),
     "linear": ("linear", None, False, False),
+    "gated_delta": ("delta", None, False, False),
     "slots": ("full", "slots", False, False),
     "slots_local": ("window", "slots", False, False),
     "tensor": ("full", "memory", False, False),

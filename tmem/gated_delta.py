@@ -1,0 +1,135 @@
+"""The gated delta rule: a linear attention that overwrites what a key held before."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.chunks import in_blocks
+from tmem.config import at_least_float32
+from tmem.typing import Mask, Tokens
+
+BLOCK = 32  # tokens worked on at once
+TAPS = 4  # tokens that a query, key or value is mixed from
+EPSILON = 1e-6
+
+
+def gated_delta_rule(
+  q: jax.Array, k: jax.Array, v: jax.Array, log_decay: jax.Array, rate: jax.Array
+) -> jax.Array:
+  """Reads `y_t = S_tᵀ q_t` from `S_t = α_t (I - β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ`, S_0 = 0.
+
+  Works block by block. Inside a block the states unroll to a triangular system with one unknown
+  vector per token, its new value; from block to block goes S. No S is made for a single token.
+
+  Args:
+    q: [batch, tokens, heads, head_size].
+    k: like `q`, of length 1.
+    v: like `q`.
+    log_decay: [batch, tokens, heads], ln α <= 0.
+    rate: [batch, tokens, heads], β in [0, 1]. A token of rate and `log_decay` 0 changes nothing.
+
+  Returns:
+    Like `q`.
+
+  Reference: Yang et al. (2024), Gated Delta Networks, chunkwise form.
+  """
+  batch, length, heads, size = q.shape
+  block = min(BLOCK, length)
+
+  def cut(a):  # [batch, tokens, heads, ...] -> [blocks, batch, heads, block, ...]
+    return jnp.moveaxis(jnp.swapaxes(in_blocks(a, block), 2, 3), 1, 0)
+
+  def step(state, part):
+    q, k, v, log_decay, rate = part
+    since = jnp.cumsum(log_decay, axis=-1)  # ln of the decay from the block's start
+    between = since[..., :, None] - since[..., None, :]
+    decay = jnp.exp(jnp.where(jnp.tril(jnp.ones((block, block), bool)), between, -jnp.inf))
+    start = jnp.exp(since)[..., None]
+    scaled = rate[..., None] * k
+    coupling = jnp.tril(jnp.einsum("bhik,bhjk->bhij", scaled, k) * decay, -1)
+    known = rate[..., None] * v - start * jnp.einsum("bhik,bhkv->bhiv", scaled, state)
+    new = jax.lax.linalg.triangular_solve(
+      coupling + jnp.eye(block, dtype=k.dtype), known, left_side=True, lower=True
+    )
+    y = start * jnp.einsum("bhik,bhkv->bhiv", q, state)
+    y += jnp.einsum("bhij,bhjv->bhiv", jnp.einsum("bhik,bhjk->bhij", q, k) * decay, new)
+    kept = jnp.exp(since[..., -1:] - since)[..., None] * k
+    state = start[..., -1:, :] * state + jnp.einsum("bhik,bhiv->bhkv", kept, new)
+    return state, y
+
+  empty = jnp.zeros((batch, heads, size, size), q.dtype)
+  _, y = jax.lax.scan(step, empty, tuple(cut(a) for a in (q, k, v, log_decay, rate)))
+  y = jnp.swapaxes(jnp.moveaxis(y, 0, 1), 2, 3)  # [batch, blocks, block, heads, size]
+  return y.reshape(batch, -1, heads, size)[:, :length]
+
+
+class GatedDelta(nnx.Module):
+  """Token mixing by the gated delta rule, in the place of `SelfAttention`.
+
+  Queries, keys and values pass a causal convolution over a few tokens and SiLU; queries and
+  keys have length 1. Decay and rate are of each token and head. What is read is normalised by
+  head and gated.
+
+  Args:
+    features: size of a token, a multiple of `num_heads`.
+    num_heads: heads; they split the features contiguously.
+    dtype: compute type of the projections; the rule runs in float32 at least.
+    param_dtype: type of the parameters.
+    rngs: source of the initial parameters.
+
+  Reference: Yang et al. (2024), Gated Delta Networks.
+  """
+
+  def __init__(self, features: int, num_heads: int, *, dtype, param_dtype, rngs: nnx.Rngs):
+    self.num_heads, self.dtype = num_heads, dtype
+    types = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+    self.qkv = nnx.Linear(features, 3 * features, use_bias=False, **types)
+    self.gates = nnx.Linear(features, 2 * num_heads, **types)  # decay, rate
+    self.output_gate = nnx.Linear(features, features, **types)
+    self.out = nnx.Linear(features, features, **types)
+    own_token_only = jnp.zeros((TAPS, 3 * features), param_dtype).at[-1].set(1.0)
+    self.depthwise = nnx.Param(own_token_only)
+    # Heads forget at rates from fast to slow: ln α = -exp(log_speed) * softplus(decay).
+    speeds = jnp.linspace(0.0, -4.0, num_heads, dtype=param_dtype)
+    self.log_speed = nnx.Param(speeds)
+    self.norm_scale = nnx.Param(jnp.ones((features // num_heads,), param_dtype))
+
+  def past_bytes(self, max_length: int) -> int:
+    """Bytes that one stream must keep to go on; they do not depend on `max_length`."""
+    del max_length
+    features, size = self.out.in_features, len(self.norm_scale[...])
+    state = features * size + (TAPS - 1) * 3 * features
+    return state * at_least_float32(self.dtype).itemsize
+
+  def __call__(self, x: Tokens, mask: Mask | None = None) -> Tokens:
+    """[batch, tokens, features] -> the same shape; `mask` False marks tokens to be passed over."""
+    batch, length, features = x.shape
+    dtype = at_least_float32(self.dtype)
+    projected = self.qkv(x).astype(dtype)
+    decay, rate = jnp.split(self.gates(x).astype(dtype), 2, axis=-1)
+    log_decay = -jnp.exp(self.log_speed[...].astype(dtype)) * jax.nn.softplus(decay)
+    rate = jax.nn.sigmoid(rate)
+    if mask is not None:
+      projected = jnp.where(mask[..., None], projected, 0)
+      log_decay, rate = (jnp.where(mask[..., None], a, 0) for a in (log_decay, rate))
+
+    mixed = jax.nn.silu(_causal_mix(projected, self.depthwise[...].astype(dtype)))
+    heads = mixed.reshape(batch, length, 3, self.num_heads, -1)
+    q, k, v = (heads[:, :, part] for part in range(3))
+    y = gated_delta_rule(_unit(q), _unit(k), v, log_decay, rate)
+    y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + EPSILON)
+    y = (y * self.norm_scale[...].astype(dtype)).reshape(batch, length, features)
+    gate = jax.nn.silu(self.output_gate(x).astype(dtype))
+    return self.out((y * gate).astype(self.dtype))
+
+
+def _causal_mix(x: Tokens, taps: jax.Array) -> Tokens:
+  """Each channel of each token as a sum over the last few tokens; the last tap is its own."""
+  count, length = len(taps), x.shape[1]
+  padded = jnp.pad(x, [(0, 0), (count - 1, 0), (0, 0)])
+  return sum(tap * padded[:, shift : shift + length] for shift, tap in enumerate(taps))
+
+
+def _unit(x: jax.Array) -> jax.Array:
+  """Vectors scaled to length 1; zero stays zero."""
+  return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True) + EPSILON)
