@@ -1,12 +1,16 @@
 """Causal self-attention: over everything before a token, over a window, or through a kernel."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tmem.chunks import in_blocks
+from tmem.chunks import in_blocks, take_rows
 from tmem.config import at_least_float32
 from tmem.linear_attention import linear_attention
+from tmem.past import KeysValues, Past, Place
 from tmem.rotary import rotate
 from tmem.typing import Mask, Tokens
 
@@ -85,10 +89,70 @@ def _with_previous(blocks: jax.Array, fill) -> jax.Array:
   return jnp.concatenate([previous, blocks], axis=2)
 
 
+def attend_onward(
+  q: jax.Array, k: jax.Array, v: jax.Array, past: KeysValues, at: Place, rotary: bool
+) -> tuple[jax.Array, KeysValues]:
+  """Windowed attention that goes on from what a stream has kept.
+
+  Args:
+    q: [batch, tokens, heads, head_size], not turned.
+    k: like `q`.
+    v: like `q`.
+    past: as many keys and values as a window has besides the query's own.
+    at: where the tokens stand.
+    rotary: whether to turn queries and keys, by their places among those that are here: only
+      distances matter, and they stay small however long the stream is.
+
+  Returns:
+    `(y, past)`: y like `q`, and the keys and values to keep.
+  """
+  keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(past, (k, v), strict=True))
+  before = past.keys.shape[1]
+  place = jnp.arange(keys.shape[1])
+  kept = KeysValues(take_rows(keys, at.count, before), take_rows(values, at.count, before))
+  if rotary:
+    q, keys = rotate(q, place[before:]), rotate(keys, place)
+  exists = place >= before - at.seen[:, None]
+  return _attend(q, keys, values, _visible(place[before:], place, before + 1, exists)), kept
+
+
+def _empty_window(batch: int, heads: int, size: int, reach: int, dtype) -> KeysValues:
+  shape = (batch, reach - 1, heads, size)
+  return KeysValues(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def _empty_sums(batch: int, heads: int, size: int, reach: int, dtype) -> jax.Array:
+  del reach
+  return jnp.zeros((batch, heads, size, size + 1), at_least_float32(dtype))
+
+
+def _linear_onward(q, k, v, past, at, rotary):
+  del rotary
+  return linear_attention(q, k, v, jnp.arange(q.shape[1]) < at.count[:, None], past)
+
+
+class Kind(NamedTuple):
+  """A kind of attention.
+
+  Attributes:
+    whole: `(q, k, v, window, mask) -> y`, over a stream from its start.
+    empty: `(batch, heads, head_size, reach, dtype) -> past`, what a new stream keeps.
+    onward: `(q, k, v, past, at, rotary) -> (y, past)`, over what comes next.
+  """
+
+  whole: Callable
+  empty: Callable
+  onward: Callable
+
+
 ATTENTION = {
-  "full": lambda q, k, v, window, mask: causal_attention(q, k, v, mask),
-  "window": local_attention,
-  "linear": lambda q, k, v, window, mask: linear_attention(q, k, v, mask),
+  "full": Kind(
+    lambda q, k, v, window, mask: causal_attention(q, k, v, mask), _empty_window, attend_onward
+  ),
+  "window": Kind(local_attention, _empty_window, attend_onward),
+  "linear": Kind(
+    lambda q, k, v, window, mask: linear_attention(q, k, v, mask)[0], _empty_sums, _linear_onward
+  ),
 }
 
 
@@ -122,20 +186,38 @@ class SelfAttention(nnx.Module):
     self.qkv = nnx.Linear(features, 3 * features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
     self.out = nnx.Linear(features, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
-  def past_bytes(self, max_length: int) -> int:
-    """Bytes that one stream of up to `max_length` tokens must keep to go on."""
-    features, dtype = self.out.in_features, jnp.dtype(self.out.dtype)
-    if self.kind == "linear":
-      return features * (features // self.num_heads + 1) * at_least_float32(dtype).itemsize
+  def empty_past(self, batch_size: int, max_length: int) -> Past:
+    """What streams of up to `max_length` tokens keep before their first one."""
+    size = self.out.in_features // self.num_heads
     reach = max_length if self.window is None else self.window
-    return 2 * features * (reach - 1) * dtype.itemsize
+    return ATTENTION[self.kind].empty(batch_size, self.num_heads, size, reach, self.out.dtype)
 
-  def __call__(self, x: Tokens, mask: Mask | None = None) -> Tokens:
-    """[batch, tokens, features] -> the same shape; `mask` False marks keys that do not exist."""
+  def __call__(
+    self,
+    x: Tokens,
+    mask: Mask | None = None,
+    past: Past | None = None,
+    at: Place | None = None,
+  ) -> tuple[Tokens, Past | None]:
+    """Mixes each token from those before it.
+
+    Args:
+      x: [batch, tokens, features].
+      mask: [batch, tokens] bool, False on keys that do not exist; without `past` alone.
+      past: what the streams have kept; None: they begin here, and nothing is kept.
+      at: where the tokens stand in the streams; with `past` alone.
+
+    Returns:
+      `(y, past)`: y like `x`, and what to keep.
+    """
     qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
     q, k, v = (qkv[:, :, part] for part in range(3))
-    if self.rotary:
-      position = jnp.arange(x.shape[1])
-      q, k = rotate(q, position), rotate(k, position)
-    out = ATTENTION[self.kind](q, k, v, self.window, mask)
-    return self.out(out.reshape(x.shape))
+    kind = ATTENTION[self.kind]
+    if past is not None:
+      out, past = kind.onward(q, k, v, past, at, self.rotary)
+    else:
+      if self.rotary:
+        position = jnp.arange(x.shape[1])
+        q, k = rotate(q, position), rotate(k, position)
+      out = kind.whole(q, k, v, self.window, mask)
+    return self.out(out.reshape(x.shape)), past

@@ -48,7 +48,12 @@ def empty_pending(state: State, batch_size: int, chunk_size: int, features: int,
 
 
 def split(
-  x: Tokens, mask: Mask | None, state: State, chunk_size: int, tail: str
+  x: Tokens,
+  mask: Mask | None,
+  state: State,
+  chunk_size: int,
+  tail: str,
+  count: jax.Array | None = None,
 ) -> tuple[Chunks, State]:
   """Cuts tokens into chunks, behind those that wait in the state.
 
@@ -61,39 +66,43 @@ def split(
       waits, and nothing can be held.
     chunk_size: tokens per chunk.
     tail: "commit" or "hold", as in `MemoryConfig`.
+    count: [batch] int32, how many of a row's tokens there are; None: all. For "hold" alone.
 
   Returns:
     `(chunks, state)`: the state with the tokens that wait after `x`.
   """
+  batch, length, features = x.shape
+  if count is not None:
+    there = _range(length) < count[:, None]
+    mask = there if mask is None else mask & there
   if mask is not None:
     x = jnp.where(mask[..., None], x, 0)
   if state.pending is None:
     real = None if mask is None else in_blocks(mask, chunk_size)
     return Chunks(in_blocks(x, chunk_size), real, None, None), state
 
-  batch, length, features = x.shape
+  count = jnp.full((batch,), length, jnp.int32) if count is None else count
   mask = jnp.ones((batch, length), bool) if mask is None else mask
   tokens = jnp.concatenate([state.pending, x], axis=1)
   real = jnp.concatenate([state.pending_mask, mask], axis=1)
-  count = (length + 2 * chunk_size - 2) // chunk_size
-  room = count * chunk_size
+  blocks = (length + 2 * chunk_size - 2) // chunk_size
+  room = blocks * chunk_size
   start = chunk_size - 1 - state.fill
-  complete = _range(count, 1) * chunk_size <= (state.fill + length)[:, None]
+  complete = _range(blocks, 1) * chunk_size <= (state.fill + count)[:, None]
   chunks = Chunks(
-    in_blocks(_take_rows(_pad_right(tokens, room), start, room), chunk_size),
-    in_blocks(_take_rows(_pad_right(real, room), start, room), chunk_size),
+    in_blocks(take_rows(_pad_right(tokens, room), start, room), chunk_size),
+    in_blocks(take_rows(_pad_right(real, room), start, room), chunk_size),
     complete if tail == "hold" else None,
     state.fill,
   )
   if tail == "commit":
     return chunks, empty_pending(state, batch, chunk_size, features, x.dtype)
 
-  fill = (state.fill + length) % chunk_size
+  fill = (state.fill + count) % chunk_size
   waits = _range(chunk_size - 1) >= (chunk_size - 1 - fill)[:, None]
-  newest = tokens.shape[1] - (chunk_size - 1)
   state = state._replace(
-    pending=jnp.where(waits[..., None], tokens[:, newest:], 0),
-    pending_mask=waits & real[:, newest:],
+    pending=jnp.where(waits[..., None], take_rows(tokens, count, chunk_size - 1), 0),
+    pending_mask=waits & take_rows(real, count, chunk_size - 1),
     fill=fill,
   )
   return chunks, state
@@ -112,10 +121,10 @@ def join(tokens: jax.Array, offset: jax.Array | None, length: int) -> Tokens:
   """
   batch, count, size, features = tokens.shape
   flat = tokens.reshape(batch, count * size, features)
-  return flat[:, :length] if offset is None else _take_rows(flat, offset, length)
+  return flat[:, :length] if offset is None else take_rows(flat, offset, length)
 
 
-def _take_rows(a: jax.Array, start: jax.Array, length: int) -> jax.Array:
+def take_rows(a: jax.Array, start: jax.Array, length: int) -> jax.Array:
   """From each row of [batch, positions, ...] `length` positions, beginning at `start[row]`."""
   return jax.vmap(lambda row, s: jax.lax.dynamic_slice_in_dim(row, s, length))(a, start)
 

@@ -19,6 +19,7 @@ from tmem.config import (
 )
 from tmem.layer_norm import LayerNorm
 from tmem.memory import TensorMemory
+from tmem.past import Past, Place
 from tmem.recurrent import RecurrentMemory
 from tmem.slots import SlotConfig, SlotMemory
 from tmem.transformer import AttentionSpec, Block
@@ -58,6 +59,22 @@ METHODS = {
 MEMORIES = {"memory": (MemoryConfig, TensorMemory), "slots": (SlotConfig, SlotMemory)}
 STATE_SCOPES = ("layer", "depth")
 States = tuple[NamedTuple, ...]
+
+
+class Stream(NamedTuple):
+  """All that streams of tokens carry from one call to the next.
+
+  Every array has a row for each stream, so rows can be gathered.
+
+  Attributes:
+    seen: [batch] int32, tokens so far.
+    pasts: for each block, what its attention has kept.
+    memories: states of the memories, as of `Decoder.init_states`.
+  """
+
+  seen: jax.Array
+  pasts: tuple[Past, ...]
+  memories: States
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -221,6 +238,39 @@ class Decoder(nnx.Module):
       count = min(count, 1)
     return tuple(self.memory.init_state(batch_size, tail) for _ in range(count))
 
+  def init_stream(self, batch_size: int) -> Stream:
+    """What `batch_size` streams keep before their first token.
+
+    Raises:
+      ValueError: if the model is not causal: a stream has no end from which to read.
+    """
+    if not self.causal:
+      raise ValueError("state_scope: 'depth' reads what later tokens write; a stream has no end")
+    check_int("batch_size", batch_size)
+    return Stream(
+      seen=jnp.zeros((batch_size,), jnp.int32),
+      pasts=tuple(
+        block.attention.empty_past(batch_size, self.config.max_length) for block in self.blocks
+      ),
+      memories=self.init_states(batch_size, tail="hold"),
+    )
+
+  def decode_onward(self, x: Tokens, stream: Stream, count: jax.Array) -> tuple[Tokens, Stream]:
+    """Runs the blocks over the next tokens of streams.
+
+    Args:
+      x: [batch, tokens, features], embedded tokens.
+      stream: what the streams have kept.
+      count: [batch] int32, how many of a row's tokens there are.
+
+    Returns:
+      `(x, stream)`: [batch, tokens, features] behind the last norm, and what to keep.
+    """
+    at = Place(stream.seen, count)
+    keys = (None,) * len(self.blocks)
+    x, memories, pasts = self._run(x, stream.memories, None, keys, stream.pasts, at)
+    return x, Stream(stream.seen + count, pasts, memories)
+
   def decode(
     self, x: Tokens, states: States, mask: Mask | None = None, key: jax.Array | None = None
   ) -> tuple[Tokens, States]:
@@ -235,16 +285,24 @@ class Decoder(nnx.Module):
     Returns:
       `(x, states)`: [batch, tokens, features] behind the last norm, and the memories after.
     """
+    none = (None,) * len(self.blocks)
+    keys = none if key is None else jax.random.split(key, len(self.blocks))
+    x, states, _ = self._run(x, states, mask, keys, none, None)
+    return x, states
+
+  def _run(self, x, states, mask, keys, pasts, at):
     config = self.config
-    keys = [None] * config.num_layers if key is None else jax.random.split(key, config.num_layers)
-    states = list(states)
+    states, pasts = list(states), list(pasts)
     for layer, block in enumerate(self.blocks):
       if layer in config.memory_layers:
         own = config.memory_layers.index(layer) if config.state_scope == "layer" else 0
-        x, states[own] = block(x, self.memory, states[own], mask, keys[layer])
+        memory, state = self.memory, states[own]
       else:
-        x, _ = block(x, mask=mask, key=keys[layer])
-    return self.norm(x), tuple(states)
+        own, memory, state = None, None, None
+      x, state, pasts[layer] = block(x, memory, state, mask, keys[layer], pasts[layer], at)
+      if own is not None:
+        states[own] = state
+    return self.norm(x), tuple(states), tuple(pasts)
 
   def gates(self) -> dict[int, jax.Array]:
     """sigmoid(γ) of each block that uses the memory, by its index."""
@@ -259,9 +317,13 @@ class Decoder(nnx.Module):
 
   def state_bytes(self) -> int:
     """Bytes one stream must keep to go on: what attention needs of the past, and memory states."""
-    past = sum(block.attention.past_bytes(self.config.max_length) for block in self.blocks)
-    states = jax.eval_shape(lambda: self.init_states(1, tail="hold"))
-    return past + sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(states))
+    length = self.config.max_length
+
+    def kept():
+      pasts = [block.attention.empty_past(1, length) for block in self.blocks]
+      return pasts, self.init_states(1, tail="hold")
+
+    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(jax.eval_shape(kept)))
 
 
 def _make_memory(config: DecoderConfig, *, rngs: nnx.Rngs) -> RecurrentMemory | None:

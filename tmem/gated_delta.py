@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tmem.chunks import in_blocks
+from tmem.chunks import in_blocks, take_rows
 from tmem.config import at_least_float32
+from tmem.past import DeltaPast, Place
 from tmem.typing import Mask, Tokens
 
 BLOCK = 32  # tokens worked on at once
@@ -14,9 +15,14 @@ EPSILON = 1e-6
 
 
 def gated_delta_rule(
-  q: jax.Array, k: jax.Array, v: jax.Array, log_decay: jax.Array, rate: jax.Array
-) -> jax.Array:
-  """Reads `y_t = S_tᵀ q_t` from `S_t = α_t (I - β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ`, S_0 = 0.
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  log_decay: jax.Array,
+  rate: jax.Array,
+  state: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Reads `y_t = S_tᵀ q_t` from `S_t = α_t (I - β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ`.
 
   Works block by block. Inside a block the states unroll to a triangular system with one unknown
   vector per token, its new value; from block to block goes S. No S is made for a single token.
@@ -27,9 +33,10 @@ def gated_delta_rule(
     v: like `q`.
     log_decay: [batch, tokens, heads], ln α <= 0.
     rate: [batch, tokens, heads], β in [0, 1]. A token of rate and `log_decay` 0 changes nothing.
+    state: [batch, heads, head_size, head_size], S before the tokens; None: zeros.
 
   Returns:
-    Like `q`.
+    `(y, state)`: y like `q`, and S after the tokens.
 
   Reference: Yang et al. (2024), Gated Delta Networks, chunkwise form.
   """
@@ -57,10 +64,11 @@ def gated_delta_rule(
     state = start[..., -1:, :] * state + jnp.einsum("bhik,bhiv->bhkv", kept, new)
     return state, y
 
-  empty = jnp.zeros((batch, heads, size, size), q.dtype)
-  _, y = jax.lax.scan(step, empty, tuple(cut(a) for a in (q, k, v, log_decay, rate)))
+  if state is None:
+    state = jnp.zeros((batch, heads, size, size), q.dtype)
+  state, y = jax.lax.scan(step, state, tuple(cut(a) for a in (q, k, v, log_decay, rate)))
   y = jnp.swapaxes(jnp.moveaxis(y, 0, 1), 2, 3)  # [batch, blocks, block, heads, size]
-  return y.reshape(batch, -1, heads, size)[:, :length]
+  return y.reshape(batch, -1, heads, size)[:, :length], state
 
 
 class GatedDelta(nnx.Module):
@@ -94,40 +102,54 @@ class GatedDelta(nnx.Module):
     self.log_speed = nnx.Param(speeds)
     self.norm_scale = nnx.Param(jnp.ones((features // num_heads,), param_dtype))
 
-  def past_bytes(self, max_length: int) -> int:
-    """Bytes that one stream must keep to go on; they do not depend on `max_length`."""
+  def empty_past(self, batch_size: int, max_length: int) -> DeltaPast:
+    """What streams keep before their first token; its size does not depend on `max_length`."""
     del max_length
     features, size = self.out.in_features, len(self.norm_scale[...])
-    state = features * size + (TAPS - 1) * 3 * features
-    return state * at_least_float32(self.dtype).itemsize
+    dtype = at_least_float32(self.dtype)
+    return DeltaPast(
+      jnp.zeros((batch_size, self.num_heads, size, size), dtype),
+      jnp.zeros((batch_size, TAPS - 1, 3 * features), dtype),
+    )
 
-  def __call__(self, x: Tokens, mask: Mask | None = None) -> Tokens:
-    """[batch, tokens, features] -> the same shape; `mask` False marks tokens to be passed over."""
+  def __call__(
+    self,
+    x: Tokens,
+    mask: Mask | None = None,
+    past: DeltaPast | None = None,
+    at: Place | None = None,
+  ) -> tuple[Tokens, DeltaPast | None]:
+    """As `SelfAttention`; `mask` False marks tokens to be passed over."""
     batch, length, features = x.shape
     dtype = at_least_float32(self.dtype)
     projected = self.qkv(x).astype(dtype)
     decay, rate = jnp.split(self.gates(x).astype(dtype), 2, axis=-1)
     log_decay = -jnp.exp(self.log_speed[...].astype(dtype)) * jax.nn.softplus(decay)
     rate = jax.nn.sigmoid(rate)
+    if past is not None:
+      mask = jnp.arange(length) < at.count[:, None]
     if mask is not None:
       projected = jnp.where(mask[..., None], projected, 0)
       log_decay, rate = (jnp.where(mask[..., None], a, 0) for a in (log_decay, rate))
 
+    before = self.empty_past(batch, 0) if past is None else past
+    projected = jnp.concatenate([before.projected, projected], axis=1)
     mixed = jax.nn.silu(_causal_mix(projected, self.depthwise[...].astype(dtype)))
     heads = mixed.reshape(batch, length, 3, self.num_heads, -1)
     q, k, v = (heads[:, :, part] for part in range(3))
-    y = gated_delta_rule(_unit(q), _unit(k), v, log_decay, rate)
+    y, state = gated_delta_rule(_unit(q), _unit(k), v, log_decay, rate, before.state)
+    if past is not None:
+      past = DeltaPast(state, take_rows(projected, at.count, TAPS - 1))
     y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + EPSILON)
     y = (y * self.norm_scale[...].astype(dtype)).reshape(batch, length, features)
     gate = jax.nn.silu(self.output_gate(x).astype(dtype))
-    return self.out((y * gate).astype(self.dtype))
+    return self.out((y * gate).astype(self.dtype)), past
 
 
 def _causal_mix(x: Tokens, taps: jax.Array) -> Tokens:
-  """Each channel of each token as a sum over the last few tokens; the last tap is its own."""
-  count, length = len(taps), x.shape[1]
-  padded = jnp.pad(x, [(0, 0), (count - 1, 0), (0, 0)])
-  return sum(tap * padded[:, shift : shift + length] for shift, tap in enumerate(taps))
+  """Each channel of each token as a sum over the last few, of which `taps - 1` come in front."""
+  length = x.shape[1] - len(taps) + 1
+  return sum(tap * x[:, shift : shift + length] for shift, tap in enumerate(taps))
 
 
 def _unit(x: jax.Array) -> jax.Array:

@@ -11,7 +11,9 @@ BLOCK = 64  # tokens worked on at once
 FLOOR = 1e-6  # added to the normaliser
 
 
-def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
+def linear_attention(
+  q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None, past: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
   """Attention with the kernel φ(q)·φ(k), φ = elu + 1, in place of the softmax.
 
   `y_t = φ(q_t) Σ_s φ(k_s) v_sᵀ / (φ(q_t) Σ_s φ(k_s) + 1e-6)` over s <= t. Works block by block:
@@ -23,9 +25,10 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None
     k: like `q`.
     v: like `q`.
     mask: [batch, tokens] bool, False on keys that do not exist, or None.
+    past: [batch, heads, head_size, head_size + 1], the two sums over all keys before; None: none.
 
   Returns:
-    Like `q`; summed in float32 at least.
+    `(y, past)`: y like `q`, summed in float32 at least, and the sums after the tokens.
 
   Reference: Katharopoulos et al. (2020), linear attention.
   """
@@ -46,7 +49,8 @@ def linear_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None
     sums += jnp.einsum("bqhd,bhde->bqhe", queries, past)
     return past + jnp.einsum("bkhd,bkhe->bhde", keys, values), sums
 
-  empty = jnp.zeros((batch, heads, size, size + 1), dtype)
-  _, sums = jax.lax.scan(step, empty, parts)
+  if past is None:
+    past = jnp.zeros((batch, heads, size, size + 1), dtype)
+  past, sums = jax.lax.scan(step, past, parts)
   sums = jnp.moveaxis(sums, 0, 1).reshape(batch, -1, heads, size + 1)[:, :length]
-  return (sums[..., :-1] / (sums[..., -1:] + FLOOR)).astype(v.dtype)
+  return (sums[..., :-1] / (sums[..., -1:] + FLOOR)).astype(v.dtype), past

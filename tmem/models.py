@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem.config import at_least_float32, check_int
-from tmem.decoder import Decoder, DecoderConfig, States
+from tmem.decoder import Decoder, DecoderConfig, States, Stream
 from tmem.recurrent import check_mask
 from tmem.typing import Logits, Mask, TokenIds, Tokens
 
@@ -73,16 +73,48 @@ class LanguageModel(Decoder):
     x, _ = self.decode(x, self.init_states(tokens.shape[0]), mask, key)
     return self._logits(x)
 
+  def onward(
+    self, tokens: TokenIds, stream: Stream, count: jax.Array | None = None
+  ) -> tuple[Logits, Stream]:
+    """Logits after the next tokens of streams; `tmem.streaming` offers it compiled.
+
+    Learned positions begin anew after `max_length` tokens, as with segments of a long text;
+    attention over everything then sees the last `max_length` tokens.
+
+    Args:
+      tokens: [batch, tokens] integers in [0, vocab_size).
+      stream: what the streams have kept, as from `init_stream`.
+      count: [batch] int32, how many of a row's tokens there are; None: all. Logits behind them mean
+        nothing.
+
+    Returns:
+      `(logits, stream)`: as a call's, and what to keep.
+    """
+    tokens = jnp.asarray(tokens)
+    self._check_ids(tokens)
+    batch, length = tokens.shape
+    if count is None:
+      count = jnp.full((batch,), length, jnp.int32)
+    x = self.embedding(tokens)
+    if self.positions is not None:
+      place = (stream.seen[:, None] + jnp.arange(length, dtype=jnp.int32)) % len(self.positions)
+      x = x + self.positions[...][place].astype(x.dtype)
+    x, stream = self.decode_onward(x, stream, count)
+    return self._logits(x), stream
+
   def _logits(self, x: jax.Array) -> Logits:
     dtype = at_least_float32(self.config.dtype)
     table = self.embedding.embedding[...].astype(self.config.dtype)
     return jnp.matmul(x, table.T, preferred_element_type=dtype)
 
-  def _check(self, tokens: TokenIds, mask: Mask | None) -> None:
+  def _check_ids(self, tokens: TokenIds) -> None:
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
       raise ValueError(
         f"tokens: got {tokens.dtype}{list(tokens.shape)}, expected integers [batch, tokens]"
       )
+
+  def _check(self, tokens: TokenIds, mask: Mask | None) -> None:
+    self._check_ids(tokens)
     if self.positions is not None:
       _check_length("tokens", tokens.shape[1], self.config)
     check_mask(mask, tokens.shape)

@@ -89,7 +89,13 @@ class RecurrentMemory(nnx.Module):
     return self._with_room(state, batch_size) if self._tail(tail) == "hold" else state
 
   def __call__(
-    self, x: Tokens, state: NamedTuple, mask: Mask | None = None, *, tail: str | None = None
+    self,
+    x: Tokens,
+    state: NamedTuple,
+    mask: Mask | None = None,
+    *,
+    tail: str | None = None,
+    count: jax.Array | None = None,
   ) -> tuple[Tokens, NamedTuple]:
     """Reads the memory for every token and writes the tokens into it, chunk by chunk.
 
@@ -103,6 +109,8 @@ class RecurrentMemory(nnx.Module):
         whatever they contain, and their `y` is zero. None: all are real.
       tail: "commit" writes the unfinished last chunk, "hold" keeps its tokens in the state;
         None means `config.tail`.
+      count: [batch] int32, how many of a row's tokens there are, for `tail="hold"`; None: all.
+        Those behind are not even positions, as masked tokens are: the stream goes on in front.
 
     Returns:
       `(y, state)`: y [batch, tokens, features] in `config.dtype`, and the state after `x`.
@@ -117,7 +125,9 @@ class RecurrentMemory(nnx.Module):
     if tail == "hold" and state.pending is None:
       state = self._with_room(state, x.shape[0])
     x = x.astype(self.config.dtype)
-    parts, state = chunks.split(x, mask, state, self.config.chunk_size, tail)
+    if count is not None and tail != "hold":
+      raise ValueError("count: given, but only with tail='hold' does a stream go on")
+    parts, state = chunks.split(x, mask, state, self.config.chunk_size, tail, count)
     y, state = self.run(parts, state)
     if parts.real is not None:
       y = jnp.where(jnp.any(parts.real, -1)[..., None, None], y, 0)

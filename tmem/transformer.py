@@ -10,6 +10,7 @@ from tmem.attention import ATTENTION, SelfAttention
 from tmem.chunks import State
 from tmem.gated_delta import GatedDelta
 from tmem.layer_norm import LayerNorm
+from tmem.past import Past, Place
 from tmem.recurrent import RecurrentMemory
 from tmem.typing import Mask, Tokens
 
@@ -82,10 +83,13 @@ class MemoryFusion(nnx.Module):
     state: State,
     mask: Mask | None = None,
     key: jax.Array | None = None,
+    at: Place | None = None,
   ) -> tuple[Tokens, State]:
     """Returns x + sigmoid(γ) · dropout(memory(LayerNorm(x))), and the state after x."""
-    # A block sees its whole input at once: nothing may wait in a state that goes on to another.
-    y, state = memory(self.norm(x), state, mask, tail="commit")
+    if at is not None:
+      y, state = memory(self.norm(x), state, mask, tail="hold", count=at.count)
+    else:  # the whole input at once: nothing may wait in a state that goes on to another block
+      y, state = memory(self.norm(x), state, mask, tail="commit")
     gate = jax.nn.sigmoid(self.gate[...]).astype(x.dtype)
     return x + gate * apply_dropout(self.dropout, y.astype(x.dtype), key), state
 
@@ -137,17 +141,32 @@ class Block(nnx.Module):
     state: State | None = None,
     mask: Mask | None = None,
     key: jax.Array | None = None,
-  ) -> tuple[Tokens, State | None]:
-    """[batch, tokens, features] and the memory's state before them -> both after the block."""
+    past: Past | None = None,
+    at: Place | None = None,
+  ) -> tuple[Tokens, State | None, Past | None]:
+    """Runs the block.
+
+    Args:
+      x: [batch, tokens, features].
+      memory: the memory, for a block with a fusion.
+      state: its state before the tokens.
+      mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
+      key: dropout is on iff a key is given.
+      past: what attention has kept of the streams; None: they begin here.
+      at: where the tokens stand in the streams, with `past` alone.
+
+    Returns:
+      `(x, state, past)` after the tokens.
+    """
     keys = (None, None, None) if key is None else jax.random.split(key, 3)
-    attended = self.attention(self.attention_norm(x), mask)
+    attended, past = self.attention(self.attention_norm(x), mask, past, at)
     if self.output_norm is not None:
       attended = self.output_norm(attended)
     x = x + apply_dropout(self.dropout, attended, keys[0])
     x = x + self.mlp(self.mlp_norm(x), keys[1])
-    if self.fusion is None:
-      return x, state
-    return self.fusion(x, memory, state, mask, keys[2])
+    if self.fusion is not None:
+      x, state = self.fusion(x, memory, state, mask, keys[2], at)
+    return x, state, past
 
 
 def apply_dropout(dropout: nnx.Dropout, x: jax.Array, key: jax.Array | None) -> jax.Array:

@@ -30,7 +30,7 @@ def test_any_block_matches_the_formula(block, masked, monkeypatch):
   q, k, v = rng.normal(size=(3, *SHAPE))
   mask = rng.uniform(size=SHAPE[:2]) < 0.6 if masked else np.ones(SHAPE[:2], bool)
   with jax.enable_x64(True):
-    run = jax.jit(lambda *a: module.linear_attention(*a, mask if masked else None))
+    run = jax.jit(lambda *a: module.linear_attention(*a, mask if masked else None)[0])
     np.testing.assert_allclose(run(q, k, v), formula(q, k, v, mask), rtol=1e-10, atol=1e-10)
 
 
@@ -44,7 +44,7 @@ def test_no_tensor_of_tokens_times_head_size_squared_is_made():
 def test_bfloat16_sums_in_float32():
   rng = np.random.default_rng(0)
   q, k, v = (jnp.asarray(a, jnp.bfloat16) for a in rng.normal(size=(3, 1, 2048, 1, 8)))
-  out = jax.jit(lambda *a: module.linear_attention(*a, None))(q, k, v)
+  out = jax.jit(lambda *a: module.linear_attention(*a, None)[0])(q, k, v)
   wide = formula(*(np.asarray(a, np.float64) for a in (q, k, v)), np.ones((1, 2048)))
   assert out.dtype == jnp.bfloat16
   np.testing.assert_allclose(np.asarray(out, np.float64), wide, atol=0.02)

@@ -1,0 +1,135 @@
+"""A stream, however it is fed, against one pass over all of it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tmem import MemoryConfig, streaming
+from tmem.decoder import METHODS
+from tmem.models import LanguageConfig, LanguageModel
+
+K, WINDOW, VOCABULARY, LENGTH = 3, 4, 11, 24
+SMALL = LanguageConfig(
+  vocab_size=VOCABULARY,
+  features=8,
+  num_heads=2,
+  num_layers=3,
+  max_length=LENGTH,
+  window=WINDOW,
+  memory=MemoryConfig(channels=2, grid=(2, 3), chunk_size=K),
+)
+
+
+@pytest.fixture(scope="module")
+def models(randomised):
+  known = {}
+
+  def get(**changes):
+    key = repr(sorted(changes.items()))
+    if key not in known:
+      config = dataclasses.replace(SMALL, **changes)
+      model = randomised(lambda: LanguageModel(config, rngs=nnx.Rngs(0)))
+      graphdef, params = nnx.split(model)
+      known[key] = model, jax.jit(lambda t: nnx.merge(graphdef, params)(t))
+    return known[key]
+
+  return get
+
+
+@pytest.fixture(scope="module")
+def tokens():
+  return np.random.default_rng(0).integers(0, VOCABULARY, size=(2, LENGTH)).astype(np.int32)
+
+
+@pytest.mark.parametrize("prompt", [1, K - 1, K, K + 1, 3 * K + 2])
+@pytest.mark.parametrize("method", METHODS)
+def test_prefill_and_steps_equal_one_pass(method, prompt, models, tokens):
+  model, call = models(method=method)
+  whole = np.asarray(call(tokens))
+  stream = streaming.init(model, 2)
+  logits, stream = streaming.prefill(model, tokens[:, :prompt], stream)
+  np.testing.assert_allclose(logits, whole[:, prompt - 1], atol=1e-5)
+  for start, stop in ((prompt, prompt + 1), (prompt + 1, prompt + 6), (prompt + 6, prompt + 7)):
+    logits, stream = streaming.step(model, tokens[:, start:stop], stream)
+    np.testing.assert_allclose(logits, whole[:, start:stop], atol=1e-5)
+  assert np.asarray(stream.seen).tolist() == [prompt + 7] * 2
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_blocks_without_memory_stream_too(every, models, tokens):
+  model, call = models(memory_every_n_layers=every)
+  stream = streaming.init(model, 2)
+  _, stream = streaming.prefill(model, tokens[:, :5], stream)
+  logits, _ = streaming.step(model, tokens[:, 5:], stream)
+  np.testing.assert_allclose(logits, call(tokens)[:, 5:], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["tensor_local", "linear", "gated_delta", "slots"])
+def test_prompts_of_different_lengths_do_not_meet(method, models, tokens, monkeypatch):
+  """In blocks of 4: rows that end in different blocks, whatever stands behind them."""
+  monkeypatch.setattr(streaming, "BLOCK", 4)
+  model, call = models(method=method)
+  whole = np.asarray(call(tokens))
+  lengths = np.array([3, 14])
+  for behind in (0, VOCABULARY - 1):
+    padded = np.where(np.arange(14) < lengths[:, None], tokens[:, :14], behind)
+    logits, stream = streaming.prefill(model, padded, streaming.init(model, 2), lengths)
+    np.testing.assert_allclose(logits, whole[[0, 1], lengths - 1], atol=1e-5)
+    following = np.stack([tokens[0, 3:10], tokens[1, 14:21]])
+    logits, _ = streaming.step(model, following, stream)
+    np.testing.assert_allclose(logits[0], whole[0, 3:10], atol=1e-5)
+    np.testing.assert_allclose(logits[1], whole[1, 14:21], atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stream_keeps_its_structure_and_its_rows_can_be_gathered(method, models, tokens):
+  model, _ = models(method=method)
+  start = streaming.init(model, 2)
+  _, prompted = streaming.prefill(model, tokens[:, :5], start)
+  _, stepped = streaming.step(model, tokens[:, 5:6], prompted)
+  kinds = [jax.tree.map(lambda a: (a.shape, a.dtype), s) for s in (start, prompted, stepped)]
+  assert kinds[0] == kinds[1] == kinds[2]
+  swapped = jax.tree.map(lambda a: a[jnp.array([1, 0, 1])], prompted)
+  logits, _ = streaming.step(model, tokens[[1, 0, 1], 5:6], swapped)
+  expected, _ = streaming.step(model, tokens[:, 5:6], prompted)
+  np.testing.assert_allclose(logits, expected[jnp.array([1, 0, 1])], atol=1e-6)
+
+
+def test_prompts_of_any_length_compile_once(models, tokens):
+  model, _ = models(method="tensor_local")
+  streaming.prefill(model, tokens[:, :3], streaming.init(model, 2))
+  before = streaming._block_onward._cache_size()
+  for length in (1, 2, 7, 20):
+    streaming.prefill(model, tokens[:, :length], streaming.init(model, 2))
+  assert streaming._block_onward._cache_size() == before
+
+
+@pytest.mark.parametrize("method", ["local_rope", "tensor_local", "gated_delta"])
+def test_streams_go_on_beyond_the_positions(method, models):
+  """State and results stay finite, and rotary attention depends on its window alone."""
+  model, _ = models(method=method)
+  again = np.tile(np.arange(6, dtype=np.int32), (1, 40))
+  _, stream = streaming.prefill(model, again, streaming.init(model, 1))
+  logits, stream = streaming.step(model, again[:, :6], stream)
+  assert np.isfinite(logits).all()
+  if method == "local_rope":
+    repeated, _ = streaming.step(model, again[:, :6], stream)
+    np.testing.assert_allclose(repeated, logits, atol=1e-5)
+
+
+def test_what_cannot_stream_is_named(models, tokens):
+  model, _ = models(method="tensor", state_scope="depth", allow_future_leak=True)
+  with pytest.raises(ValueError, match="state_scope: 'depth'"):
+    streaming.init(model, 1)
+  model, _ = models(method="local")
+  stream = streaming.init(model, 2)
+  for wrong in (tokens[:, :0], tokens[:1], tokens[0]):
+    for call in (streaming.step, streaming.prefill):
+      with pytest.raises(ValueError, match=r"tokens: got shape .* expected \[2, tokens\]"):
+        call(model, wrong, stream)
+  with pytest.raises(ValueError, match="batch_size"):
+    streaming.init(model, 0)

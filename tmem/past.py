@@ -1,0 +1,45 @@
+"""What attention keeps of a stream, so that it can go on from there."""
+
+from typing import NamedTuple
+
+import jax
+
+
+class Place(NamedTuple):
+  """Where the tokens of a call stand in their streams.
+
+  Attributes:
+    seen: [batch] int32, tokens of each stream before the call.
+    count: [batch] int32, how many of the call's tokens there are; the stream goes on in front of
+      those behind them.
+  """
+
+  seen: jax.Array
+  count: jax.Array
+
+
+class KeysValues(NamedTuple):
+  """The newest keys and values, right aligned; what came before the stream is never seen.
+
+  Attributes:
+    keys: [batch, reach - 1, heads, head_size], not turned by any position.
+    values: like `keys`.
+  """
+
+  keys: jax.Array
+  values: jax.Array
+
+
+class DeltaPast(NamedTuple):
+  """The past of `tmem.gated_delta.GatedDelta`.
+
+  Attributes:
+    state: [batch, heads, head_size, head_size].
+    projected: [batch, taps - 1, 3 * features], the newest inputs of the convolution.
+  """
+
+  state: jax.Array
+  projected: jax.Array
+
+
+Past = KeysValues | DeltaPast | jax.Array
