@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from flax import nnx
 
 from tmem.models import LanguageModel
 from train import cli, flags, generate, inference, language_task, loop, outputs, result
 from train.config import LanguageRun
+from train.errors import RunError
 from train.evaluate import make_evaluate
 from train.language_flags import COMMAND
 from train.sharding import make_mesh
@@ -77,17 +79,20 @@ def evaluate(config: LanguageRun) -> None:
 def write(config: LanguageRun) -> None:
   """Prints the prompt and what the best checkpoint makes of it."""
   model, tokenizer, prompt = language_task.read_run(config.run.workdir)
+  if not model.causal:
+    raise RunError(
+      f"--mode=generate: the model in {config.run.workdir} reads what later tokens write"
+      f" (state_scope={model.state_scope}), and there are none while it generates"
+    )
   if config.sample.prompt is not None:
     prompt = language_task.encode_prompt(tokenizer, config.sample.prompt)
   graphdef, params, _ = inference.restore_best(
     lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
   )
   continuation = generate.generate(
-    graphdef,
-    params,
+    nnx.merge(graphdef, params),
     prompt,
     count=config.sample.tokens,
-    max_length=model.max_length,
     temperature=config.sample.temperature,
     top_k=config.sample.top_k,
     seed=config.run.seed,

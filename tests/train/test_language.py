@@ -124,21 +124,25 @@ def test_any_tokenizer_continues_the_prompt_and_needs_none(run, bare, tmp_path, 
   assert len(start) > 10
 
 
-def test_what_lies_behind_the_text_changes_no_token():
-  """Not even where later tokens reach earlier ones."""
+def test_greedy_text_is_what_the_whole_model_finds_likeliest():
+  """Token for token, whatever the stream carries; the prompt may be longer than the positions."""
   memory = tmem.MemoryConfig(channels=2, grid=(2, 2), chunk_size=2)
   config = LanguageConfig(
-    vocab_size=7, features=8, num_heads=2, num_layers=2, max_length=12, memory=memory,
-    state_scope="depth", allow_future_leak=True, gate_init=3.0,
-  )  # fmt: skip
+    vocab_size=7, features=8, num_heads=2, num_layers=2, max_length=12, memory=memory
+  )
   model = LanguageModel(config, rngs=nnx.Rngs(0))
-  prompt = np.asarray([1, 5, 2], np.int32)
-  last_logits = jax.jit(lambda buffer: generate.last_logits(model, buffer, 3))
-  padded = [np.pad(prompt, (0, 9), constant_values=behind)[None] for behind in (0, 6)]
-  zeros, sixes = (last_logits(buffer) for buffer in padded)
-  np.testing.assert_array_equal(zeros, sixes)
-  np.testing.assert_allclose(zeros, model(prompt[None])[0, -1], atol=1e-6)
-  assert np.abs(model(padded[0])[0, 2] - zeros).max() > 1e-5  # it would, unmasked
+  text = [1, 5, 2]
+  for _ in range(9):
+    text.append(int(model(np.asarray([text]))[0, -1].argmax()))
+  found = generate.generate(model, np.asarray(text[:3]), count=9, temperature=0)
+  assert found.tolist() == text[3:]
+  assert len(generate.generate(model, np.arange(30) % 7, count=5)) == 5
+
+
+def test_a_model_that_sees_the_future_does_not_write(run, bare, tmp_path):
+  workdir = run(tmp_path / "run", steps=2, state_scope="depth", allow_future_leak=True)
+  with pytest.raises(RunError, match=r"--mode=generate: .* \(state_scope=depth\)"):
+    bare(workdir=workdir, mode="generate")
 
 
 @pytest.mark.parametrize("mode", ["eval", "generate"])

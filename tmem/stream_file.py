@@ -1,0 +1,99 @@
+"""A stream on disk: written whole, and refused unless it is whole and of the same model."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from safetensors import SafetensorError, safe_open
+from safetensors import numpy as safetensors
+
+from tmem.decoder import Stream
+from tmem.interop import flat_params
+
+FORMAT = "tmem-stream-1"
+
+
+def save_stream(path: str | os.PathLike, model: nnx.Module, stream: Stream) -> None:
+  """Writes a stream, in one rename.
+
+  Args:
+    path: file to write; what is there is replaced.
+    model: the model that the stream belongs to.
+    stream: what to write.
+  """
+  path = Path(path)
+  arrays = {name: np.asarray(array) for name, array in _named(stream).items()}
+  header = {
+    "format": FORMAT,
+    "model": fingerprint(model),
+    "seen": json.dumps(np.asarray(stream.seen).tolist()),
+    "content": _digest(arrays),
+  }
+  with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
+    written = Path(scratch) / "new"
+    with written.open("wb") as file:
+      file.write(safetensors.save(arrays, header))
+      file.flush()
+      os.fsync(file.fileno())
+    written.replace(path)
+
+
+def load_stream(path: str | os.PathLike, model: nnx.Module) -> Stream:
+  """Reads what `save_stream` wrote; going on from it is bit for bit as if it had never stopped.
+
+  Args:
+    path: the file.
+    model: the model that goes on.
+
+  Returns:
+    The stream.
+
+  Raises:
+    FileNotFoundError: if there is no file.
+    ValueError: if it is no stream, not whole, altered, or another model's.
+  """
+  path = Path(path)
+  if not path.is_file():
+    raise FileNotFoundError(f"{path}: no such file; expected a stream written by save_stream")
+  try:
+    with safe_open(path, framework="numpy") as file:
+      header = file.metadata() or {}
+      arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+  except (SafetensorError, OSError, ValueError, TypeError) as error:
+    raise ValueError(f"{path}: broken or truncated ({error})") from error
+  if header.get("format") != FORMAT:
+    raise ValueError(f"{path}: not a stream ({FORMAT})")
+  if header.get("content") != _digest(arrays):
+    raise ValueError(f"{path}: altered since it was written")
+  if header.get("model") != fingerprint(model):
+    raise ValueError(f"{path}: the stream of another model, or of other parameters")
+  streams = len(json.loads(header["seen"]))
+  empty = jax.eval_shape(lambda: model.init_stream(streams))
+  return jax.tree.unflatten(
+    jax.tree.structure(empty), [jax.numpy.asarray(arrays[name]) for name in _named(empty)]
+  )
+
+
+def fingerprint(model: nnx.Module) -> str:
+  """What tells a model from others: of its configuration and every parameter's bits."""
+  config = json.dumps(model.config.to_dict(), sort_keys=True)
+  params = {name: np.asarray(array) for name, array in flat_params(model).items()}
+  return hashlib.sha256((config + _digest(params)).encode()).hexdigest()
+
+
+def _named(stream: Stream) -> dict[str, jax.Array]:
+  return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(stream)}
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+  digest = hashlib.sha256()
+  for name, array in sorted(arrays.items()):
+    digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+    digest.update(np.ascontiguousarray(array).tobytes())
+  return digest.hexdigest()
