@@ -97,6 +97,8 @@ class Oracle:
       axes, width = len(self.config.grid), len(gates["pointwise"])
       gates.setdefault("depthwise", np.zeros((axes, 3, width)) + np.array([[0], [1], [0]]))
       gates.setdefault("depthwise_bias", np.zeros((axes, width)))
+    else:
+      gates["bias"] = np.append(gates["bias"], np.zeros(self.config.channels))  # none for g
     self.gates = [gates[name] for name in names]
     self.linear = {k: lambda x, v=v: x @ v["kernel"] + v["bias"] for k, v in arrays.items()}
 
