@@ -32,7 +32,7 @@ def test_places_are_what_the_heads_say(randomised):
   def expected(inputs):
     block, memory = model.blocks[0], model.memory
     x = model.inputs(inputs) + model.positions[:5]
-    x = x + block.attention(block.attention_norm(x))
+    x = x + block.attention(block.attention_norm(x))[0]
     x = block.fusion.norm(x + block.mlp(block.mlp_norm(x)))
     chunks = jnp.pad(x, ((0, 0), (0, 1), (0, 0))).reshape(2, 3, 2, 8)
     summary = memory.summary(chunks.reshape(2, 3, 16))
