@@ -81,7 +81,7 @@ def test_every_memory_flag_arrives(tmp_path):
     ("--dropout=1", r"--dropout=1: expected a finite number of at least 0 and below 1"),
     (
       "--method=lstm",
-      r"--method=lstm: expected one of base, base_sln, local, local_rope, linear, gated_delta, slots",
+      r"--method=lstm: expected one of base, base_sln, local, local_rope, linear, gated_delta",
     ),
     ("--write_window=0,1,2", r"--write_window=0,1,2: expected one to four integers"),
     ("--preset=huge", r"--preset=huge: expected one of quickstart, cpu, smoke, paper"),
