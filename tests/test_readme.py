@@ -1,4 +1,4 @@
-"""The README's library example runs, and its commands and files exist."""
+"""The README's library examples run, and its commands and files exist."""
 
 import re
 import shlex
@@ -17,13 +17,24 @@ def blocks(language):
   return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_example_runs():
-  (example,) = blocks("python")
-  assert sum(bool(line.strip()) for line in example.splitlines()) <= 20
+def test_the_examples_are_two_and_short():
+  for example in blocks("python"):
+    assert sum(bool(line.strip()) for line in example.splitlines()) <= 20
+  assert len(blocks("python")) == 2
+
+
+def test_the_memory_example_runs():
   scope = {}
-  exec(compile(example, "README.md", "exec"), scope)
+  exec(compile(blocks("python")[0], "README.md", "exec"), scope)
   np.testing.assert_allclose(scope["pieces"], scope["y"], atol=1e-6)
   assert scope["loss"](scope["params"]) < scope["before"]
+
+
+def test_the_streaming_example_runs(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  scope = {}
+  exec(compile(blocks("python")[1], "README.md", "exec"), scope)
+  assert scope["stream"].seen.tolist() == [len("def memory(") + 1]
 
 
 def test_commands_name_files_that_exist():
