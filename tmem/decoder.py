@@ -1,7 +1,7 @@
 """Causal blocks around one shared memory: what the causal models have in common."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -59,6 +59,7 @@ METHODS = {
 MEMORIES = {"memory": (MemoryConfig, TensorMemory), "slots": (SlotConfig, SlotMemory)}
 STATE_SCOPES = ("layer", "depth")
 States = tuple[NamedTuple, ...]
+MANY = 2**30  # tokens of a stream; a longer one is counted anew from half as many
 
 
 class Stream(NamedTuple):
@@ -67,7 +68,7 @@ class Stream(NamedTuple):
   Every array has a row for each stream, so rows can be gathered.
 
   Attributes:
-    seen: [batch] int32, tokens so far.
+    seen: [batch] int32, tokens so far; from `MANY` on, fewer by a multiple of `max_length`.
     pasts: for each block, what its attention has kept.
     memories: states of the memories, as of `Decoder.init_states`.
   """
@@ -269,7 +270,11 @@ class Decoder(nnx.Module):
     at = Place(stream.seen, count)
     keys = (None,) * len(self.blocks)
     x, memories, pasts = self._run(x, stream.memories, None, keys, stream.pasts, at)
-    return x, Stream(stream.seen + count, pasts, memories)
+    seen = stream.seen + count
+    # The place in the cycle of positions is all that matters of so many, and they never overflow.
+    cycles = MANY // 2 // self.config.max_length
+    seen = jnp.where(seen < MANY, seen, seen - cycles * self.config.max_length)
+    return x, Stream(seen, pasts, memories)
 
   def decode(
     self, x: Tokens, states: States, mask: Mask | None = None, key: jax.Array | None = None
@@ -290,7 +295,16 @@ class Decoder(nnx.Module):
     x, states, _ = self._run(x, states, mask, keys, none, None)
     return x, states
 
-  def _run(self, x, states, mask, keys, pasts, at):
+  def _run(
+    self,
+    x: Tokens,
+    states: States,
+    mask: Mask | None,
+    keys: Sequence[jax.Array | None],
+    pasts: Sequence[Past | None],
+    at: Place | None,
+  ) -> tuple[Tokens, States, tuple[Past | None, ...]]:
+    """The blocks and the last norm; `keys` and `pasts` have an entry for each block."""
     config = self.config
     states, pasts = list(states), list(pasts)
     for layer, block in enumerate(self.blocks):

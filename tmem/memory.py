@@ -100,6 +100,7 @@ class TensorMemory(RecurrentMemory):
     mask: Mask | None = None,
     *,
     tail: str | None = None,
+    count: jax.Array | None = None,
   ) -> Places:
     """Where a call with these arguments reads and writes.
 
@@ -108,6 +109,7 @@ class TensorMemory(RecurrentMemory):
       state: as in a call; None: the empty memory.
       mask: as in a call.
       tail: as in a call.
+      count: as in a call.
 
     Returns:
       The places of every chunk, of those, too, that do not write.
@@ -116,7 +118,8 @@ class TensorMemory(RecurrentMemory):
     state = self.init_state(len(x), tail) if state is None else state
     if tail == "hold" and state.pending is None:
       state = self._with_room(state, len(x))
-    parts, _ = chunks.split(x.astype(self.config.dtype), mask, state, self.config.chunk_size, tail)
+    x = x.astype(self.config.dtype)
+    parts, _ = chunks.split(x, mask, state, self.config.chunk_size, tail, count)
     inputs = self._step_inputs(parts)
     return Places(inputs.read_at, inputs.write_at, inputs.spread, inputs.write)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,10 @@ class _Recorder:
     self.places: list[Places] = []
 
   def __call__(
-    self, x: Tokens, state: NamedTuple, mask: Mask | None = None, *, tail: str | None = None
+    self, x: Tokens, state: NamedTuple, mask: Mask | None = None, **how: Any
   ) -> tuple[Tokens, NamedTuple]:
-    self.places.append(self.memory.places(x, state, mask, tail=tail))
-    return self.memory(x, state, mask, tail=tail)
+    self.places.append(self.memory.places(x, state, mask, **how))
+    return self.memory(x, state, mask, **how)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
@@ -32,7 +33,7 @@ def save_stream(path: str | os.PathLike, model: nnx.Module, stream: Stream) -> N
   header = {
     "format": FORMAT,
     "model": fingerprint(model),
-    "seen": json.dumps(np.asarray(stream.seen).tolist()),
+    "seen": json.dumps(np.asarray(stream.seen).tolist()),  # for those who look at the file
     "content": _digest(arrays),
   }
   with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
@@ -73,11 +74,9 @@ def load_stream(path: str | os.PathLike, model: nnx.Module) -> Stream:
     raise ValueError(f"{path}: altered since it was written")
   if header.get("model") != fingerprint(model):
     raise ValueError(f"{path}: the stream of another model, or of other parameters")
-  streams = len(json.loads(header["seen"]))
-  empty = jax.eval_shape(lambda: model.init_stream(streams))
-  return jax.tree.unflatten(
-    jax.tree.structure(empty), [jax.numpy.asarray(arrays[name]) for name in _named(empty)]
-  )
+  empty = jax.eval_shape(lambda: model.init_stream(1))
+  leaves = [jnp.asarray(arrays[name]) for name in _named(empty)]
+  return jax.tree.unflatten(jax.tree.structure(empty), leaves)
 
 
 def fingerprint(model: nnx.Module) -> str:

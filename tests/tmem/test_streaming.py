@@ -9,8 +9,9 @@ import pytest
 from flax import nnx
 
 from tmem import MemoryConfig, streaming
-from tmem.decoder import METHODS
+from tmem.decoder import MANY, METHODS
 from tmem.models import LanguageConfig, LanguageModel
+from tmem.places import recorded_places
 
 K, WINDOW, VOCABULARY, LENGTH = 3, 4, 11, 24
 SMALL = LanguageConfig(
@@ -119,6 +120,32 @@ def test_streams_go_on_beyond_the_positions(method, models):
   if method == "local_rope":
     repeated, _ = streaming.step(model, again[:, :6], stream)
     np.testing.assert_allclose(repeated, logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["local", "tensor_local", "base"])
+def test_a_stream_of_billions_of_tokens_does_not_overflow(method, models, tokens):
+  model, _ = models(method=method)
+  _, stream = streaming.prefill(model, tokens, streaming.init(model, 2))
+  expected, _ = streaming.step(model, tokens, stream)
+  cycles = (MANY - 1) // LENGTH
+  late = stream._replace(seen=stream.seen + (cycles - 1) * LENGTH)
+  for _ in range(2):  # across the count and behind it
+    logits, after = streaming.step(model, tokens, late)
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
+    assert (np.asarray(after.seen) > MANY // 2 - LENGTH).all()
+    late = late._replace(seen=after.seen)
+  assert (np.asarray(after.seen) < MANY).all()
+
+
+def test_places_of_a_stream_are_those_of_one_pass(models, tokens):
+  model, _ = models(method="tensor_local")
+  with recorded_places(model) as whole:
+    model(tokens[:, : 2 * K])
+  with recorded_places(model) as pieces:
+    _, stream = model.onward(tokens[:, :K], model.init_stream(2))
+    model.onward(tokens[:, K : 2 * K], stream)
+  later = pieces[len(pieces) // 2].write_at[:, :1]  # of the first block, in the second call
+  np.testing.assert_allclose(later, whole[0].write_at[:, 1:2], atol=1e-5)
 
 
 def test_what_cannot_stream_is_named(models, tokens):
