@@ -256,6 +256,21 @@ class Decoder(nnx.Module):
       memories=self.init_states(batch_size, tail="hold"),
     )
 
+  def check_stream(self, stream: Stream) -> None:
+    """Raises ValueError unless `stream` has the structure, shapes and types of this model's."""
+    if not isinstance(stream, Stream):
+      raise ValueError(f"stream: got {type(stream).__name__}, expected a Stream (init_stream)")
+    right = jax.eval_shape(lambda: self.init_stream(len(stream.seen)))
+    if jax.tree.structure(stream) != jax.tree.structure(right):
+      raise ValueError("stream: of another model, its blocks keep something else")
+    pairs = zip(jax.tree.leaves_with_path(stream), jax.tree.leaves(right), strict=True)
+    for (path, own), expected in pairs:
+      if (own.shape, own.dtype) != (expected.shape, expected.dtype):
+        raise ValueError(
+          f"stream{jax.tree_util.keystr(path)}: got {own.dtype}{list(own.shape)}, expected"
+          f" {expected.dtype}{list(expected.shape)}; it is of another model"
+        )
+
   def decode_onward(self, x: Tokens, stream: Stream, count: jax.Array) -> tuple[Tokens, Stream]:
     """Runs the blocks over the next tokens of streams.
 

@@ -41,7 +41,7 @@ def gated_delta_rule(
   Reference: Yang et al. (2024), Gated Delta Networks, chunkwise form.
   """
   batch, length, heads, size = q.shape
-  block = min(BLOCK, length)
+  block = max(1, min(BLOCK, length))
 
   def cut(a):  # [batch, tokens, heads, ...] -> [blocks, batch, heads, block, ...]
     return jnp.moveaxis(jnp.swapaxes(in_blocks(a, block), 2, 3), 1, 0)
@@ -135,7 +135,7 @@ class GatedDelta(nnx.Module):
     before = self.empty_past(batch, 0) if past is None else past
     projected = jnp.concatenate([before.projected, projected], axis=1)
     mixed = jax.nn.silu(_causal_mix(projected, self.depthwise[...].astype(dtype)))
-    heads = mixed.reshape(batch, length, 3, self.num_heads, -1)
+    heads = mixed.reshape(batch, length, 3, self.num_heads, features // self.num_heads)
     q, k, v = (heads[:, :, part] for part in range(3))
     y, state = gated_delta_rule(_unit(q), _unit(k), v, log_decay, rate, before.state)
     if past is not None:

@@ -38,7 +38,7 @@ def linear_attention(
   if mask is not None:
     keys = jnp.where(mask[..., None, None], keys, 0)
   values = jnp.concatenate([v.astype(dtype), jnp.ones((*v.shape[:-1], 1), dtype)], axis=-1)
-  block = min(BLOCK, length)
+  block = max(1, min(BLOCK, length))
   parts = tuple(jnp.moveaxis(in_blocks(a, block), 1, 0) for a in (queries, keys, values))
   within = jnp.tril(jnp.ones((block, block), dtype))
 

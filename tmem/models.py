@@ -55,8 +55,8 @@ class LanguageModel(Decoder):
 
     Args:
       tokens: [batch, tokens] integers in [0, vocab_size), at most `max_length` in a row if
-        positions are learned. An id outside has NaN logits, as no value can be checked under
-        `jax.jit`.
+        positions are learned. No value can be checked under `jax.jit`: a token with an id outside
+        has NaN logits, and for all others it is a token without features.
       key: dropout is on iff a key is given.
       mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
 
@@ -69,9 +69,10 @@ class LanguageModel(Decoder):
     tokens = jnp.asarray(tokens)
     mask = None if mask is None else jnp.asarray(mask)
     self._check(tokens, mask)
-    x = _placed(self.embedding(tokens), self.positions)
+    x, known = self._embed(tokens)
+    x = _placed(x, self.positions)
     x, _ = self.decode(x, self.init_states(tokens.shape[0]), mask, key)
-    return self._logits(x)
+    return self._logits(x, known)
 
   def onward(
     self, tokens: TokenIds, stream: Stream, count: jax.Array | None = None
@@ -89,20 +90,32 @@ class LanguageModel(Decoder):
 
     Returns:
       `(logits, stream)`: as a call's, and what to keep.
+
+    Raises:
+      ValueError: naming the argument, what came and what is right.
     """
     tokens = jnp.asarray(tokens)
     self._check_ids(tokens)
+    self.check_stream(stream)
     batch, length = tokens.shape
-    if count is None:
-      count = jnp.full((batch,), length, jnp.int32)
-    x = self.embedding(tokens)
+    if batch != len(stream.seen):
+      raise ValueError(f"tokens: got {batch} rows for {len(stream.seen)} streams")
+    count = checked_count("count", count, batch, length)
+    x, known = self._embed(tokens)
     if self.positions is not None:
       place = (stream.seen[:, None] + jnp.arange(length, dtype=jnp.int32)) % len(self.positions)
       x = x + self.positions[...][place].astype(x.dtype)
     x, stream = self.decode_onward(x, stream, count)
-    return self._logits(x), stream
+    return self._logits(x, known), stream
 
-  def _logits(self, x: jax.Array) -> Logits:
+  def _embed(self, tokens: TokenIds) -> tuple[Tokens, jax.Array]:
+    """The tokens' features, zeros for an unknown id, and which of the ids are known."""
+    known = (tokens >= 0) & (tokens < self.config.vocab_size)
+    x = self.embedding(jnp.where(known, tokens, 0))
+    return jnp.where(known[..., None], x, 0), known
+
+  def _logits(self, x: jax.Array, known: jax.Array) -> Logits:
+    x = jnp.where(known[..., None], x, jnp.nan)
     dtype = at_least_float32(self.config.dtype)
     table = self.embedding.embedding[...].astype(self.config.dtype)
     return jnp.matmul(x, table.T, preferred_element_type=dtype)
@@ -222,6 +235,16 @@ def _positions(config: DecoderConfig, rngs: nnx.Rngs) -> nnx.Param:
 def _placed(x: Tokens, positions: nnx.Param | None) -> Tokens:
   """Tokens with their learned positions added, if there are any."""
   return x if positions is None else x + positions[: x.shape[1]].astype(x.dtype)
+
+
+def checked_count(name: str, count: jax.Array | None, batch: int, length: int) -> jax.Array:
+  """How many of `length` tokens each row has, [batch] int32; None: all."""
+  if count is None:
+    return jnp.full((batch,), length, jnp.int32)
+  count = jnp.asarray(count)
+  if count.shape != (batch,) or not jnp.issubdtype(count.dtype, jnp.integer):
+    raise ValueError(f"{name}: got {count.dtype}{list(count.shape)}, expected integers [{batch}]")
+  return count.astype(jnp.int32)
 
 
 def _check_length(name: str, length: int, config: DecoderConfig) -> None:

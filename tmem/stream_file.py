@@ -27,13 +27,22 @@ def save_stream(path: str | os.PathLike, model: nnx.Module, stream: Stream) -> N
     path: file to write; what is there is replaced.
     model: the model that the stream belongs to.
     stream: what to write.
+
+  Raises:
+    FileNotFoundError: if there is no such folder.
+    ValueError: if the stream is of another model, or `path` is a folder.
   """
   path = Path(path)
+  if not path.parent.is_dir():
+    raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
+  if path.is_dir():
+    raise ValueError(f"{path}: is a folder, expected the name of a file")
+  model.check_stream(stream)
   arrays = {name: np.asarray(array) for name, array in _named(stream).items()}
   header = {
     "format": FORMAT,
     "model": fingerprint(model),
-    "seen": json.dumps(np.asarray(stream.seen).tolist()),  # for those who look at the file
+    "seen": _seen(arrays),  # for those who look at the file
     "content": _digest(arrays),
   }
   with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
@@ -70,13 +79,20 @@ def load_stream(path: str | os.PathLike, model: nnx.Module) -> Stream:
     raise ValueError(f"{path}: broken or truncated ({error})") from error
   if header.get("format") != FORMAT:
     raise ValueError(f"{path}: not a stream ({FORMAT})")
-  if header.get("content") != _digest(arrays):
+  if header.get("content") != _digest(arrays) or header.get("seen") != _seen(arrays):
     raise ValueError(f"{path}: altered since it was written")
   if header.get("model") != fingerprint(model):
     raise ValueError(f"{path}: the stream of another model, or of other parameters")
   empty = jax.eval_shape(lambda: model.init_stream(1))
+  if set(arrays) != set(_named(empty)):
+    raise ValueError(f"{path}: altered since it was written")
   leaves = [jnp.asarray(arrays[name]) for name in _named(empty)]
-  return jax.tree.unflatten(jax.tree.structure(empty), leaves)
+  stream = jax.tree.unflatten(jax.tree.structure(empty), leaves)
+  try:
+    model.check_stream(stream)
+  except ValueError as error:
+    raise ValueError(f"{path}: altered since it was written ({error})") from error
+  return stream
 
 
 def fingerprint(model: nnx.Module) -> str:
@@ -88,6 +104,10 @@ def fingerprint(model: nnx.Module) -> str:
 
 def _named(stream: Stream) -> dict[str, jax.Array]:
   return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(stream)}
+
+
+def _seen(arrays: Mapping[str, np.ndarray]) -> str | None:
+  return json.dumps(arrays[".seen"].tolist()) if ".seen" in arrays else None
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:

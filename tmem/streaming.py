@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem.decoder import Stream
-from tmem.models import LanguageModel
+from tmem.models import LanguageModel, checked_count
 from tmem.typing import Logits, TokenIds
 
 BLOCK = 64  # tokens of a prompt worked on at once
@@ -25,8 +25,10 @@ def init(model: LanguageModel, batch_size: int) -> Stream:
   """What `batch_size` streams carry before their first token.
 
   Raises:
-    ValueError: if the model is not causal, or `batch_size` is no integer of at least 1.
+    ValueError: if the model is no causal language model, or `batch_size` no integer of at least 1.
   """
+  if not isinstance(model, LanguageModel):
+    raise ValueError(f"model: got {type(model).__name__}, expected a LanguageModel")
   return model.init_stream(batch_size)
 
 
@@ -43,7 +45,8 @@ def step(model: LanguageModel, tokens: TokenIds, stream: Stream) -> tuple[Logits
     the streams carry then.
 
   Raises:
-    ValueError: if there is no token, or there are tokens for another number of streams.
+    ValueError: if there is no token, there are tokens for another number of streams, or the stream
+      is of another model.
   """
   tokens = _checked(tokens, stream)
   count = jnp.full((len(tokens),), tokens.shape[1], jnp.int32)
@@ -67,13 +70,16 @@ def prefill(
     streams carry then.
 
   Raises:
-    ValueError: if there is no token, or there are tokens for another number of streams.
+    ValueError: if there is no token, there are tokens for another number of streams, the stream is
+      of another model, or `lengths` are wrong (under `jax.jit` their values cannot be checked).
   """
   tokens = _checked(tokens, stream)
   batch, longest = tokens.shape
-  if lengths is None:
-    lengths = jnp.full((batch,), longest, jnp.int32)
-  lengths = jnp.asarray(lengths, jnp.int32)
+  lengths = checked_count("lengths", lengths, batch, longest)
+  if not isinstance(lengths, jax.core.Tracer) and not (
+    1 <= min(lengths) <= max(lengths) <= longest
+  ):
+    raise ValueError(f"lengths: got {lengths.tolist()}, expected 1 to {longest} tokens")
   tokens = jnp.pad(tokens, [(0, 0), (0, -longest % BLOCK)])
   graphdef, params = nnx.split(model)
   last = None
@@ -98,6 +104,8 @@ def _block_onward(graphdef, params, tokens, stream, left, last):
 
 
 def _checked(tokens: TokenIds, stream: Stream) -> jax.Array:
+  if not isinstance(stream, Stream):
+    raise ValueError(f"stream: got {type(stream).__name__}, expected what init returned")
   tokens, batch = jnp.asarray(tokens), len(stream.seen)
   if tokens.ndim != 2 or tokens.shape[0] != batch or not tokens.shape[1]:
     raise ValueError(

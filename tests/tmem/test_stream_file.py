@@ -1,12 +1,15 @@
 """Streams that stop and go on elsewhere."""
 
+import dataclasses
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 from flax import nnx
+from safetensors import safe_open
 
 from tmem import MemoryConfig, interop, streaming
 from tmem.models import LanguageConfig, LanguageModel
@@ -91,3 +94,26 @@ def test_the_stream_of_another_model_is_refused(model, saved, tmp_path):
     load_stream(tmp_path / "model" / "model.safetensors", model)
   with pytest.raises(FileNotFoundError, match="no such file; expected a stream"):
     load_stream(tmp_path / "none", model)
+
+
+@pytest.mark.parametrize("seen", [None, "5", "x{", "[9, 9]", "[1, 2, 3]"])
+def test_an_altered_header_is_refused(model, saved, seen):
+  path, _ = saved
+  with safe_open(path, framework="numpy") as file:
+    header = file.metadata()
+    arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+  header.pop("seen")
+  safetensors.numpy.save_file(arrays, path, header if seen is None else header | {"seen": seen})
+  with pytest.raises(ValueError, match="stream: altered since it was written"):
+    load_stream(path, model)
+
+
+def test_a_stream_is_written_for_its_own_model_and_to_a_file(model, saved, tmp_path):
+  _, stream = saved
+  other = LanguageModel(dataclasses.replace(CONFIG, window=5), rngs=nnx.Rngs(0))
+  with pytest.raises(ValueError, match=r"stream\.pasts\[0\]\.keys: got .* it is of another model"):
+    save_stream(tmp_path / "other", other, stream)
+  with pytest.raises(FileNotFoundError, match=r"none/stream: there is no folder"):
+    save_stream(tmp_path / "none" / "stream", model, stream)
+  with pytest.raises(ValueError, match="is a folder"):
+    save_stream(tmp_path, model, stream)

@@ -160,3 +160,55 @@ def test_what_cannot_stream_is_named(models, tokens):
         call(model, wrong, stream)
   with pytest.raises(ValueError, match="batch_size"):
     streaming.init(model, 0)
+
+
+@pytest.mark.parametrize(
+  "lengths", [[9, 3], [0, 3], [-2, 3], [2.0, 3.0], [True, True], [3], [[3], [3]], 3]
+)
+def test_lengths_that_cannot_be_are_named(lengths, models, tokens):
+  model, _ = models(method="local")
+  with pytest.raises(ValueError, match=r"^lengths: got "):
+    streaming.prefill(model, tokens[:, :5], streaming.init(model, 2), np.array(lengths))
+
+
+@pytest.mark.parametrize(
+  "other",
+  [{"window": 3}, {"method": "tensor_local"}, {"method": "base"}, {"method": "linear"},
+   {"num_layers": 2}, {"method": "gated_delta"}],
+)  # fmt: skip
+def test_the_stream_of_another_model_is_refused(other, models, tokens):
+  model, _ = models(method="local")
+  stream = streaming.init(models(**{"method": "local"} | other)[0], 2)
+  for call in (streaming.step, streaming.prefill):
+    with pytest.raises(ValueError, match=r"^stream.*of another model"):
+      call(model, tokens, stream)
+  for wrong in (None, tuple(stream)):
+    with pytest.raises(ValueError, match=r"^stream: got "):
+      streaming.step(model, tokens, wrong)
+
+
+@pytest.mark.parametrize(
+  "method", ["base", "local", "linear", "gated_delta", "tensor_local", "slots"]
+)
+def test_unknown_ids_have_no_logits_and_poison_nothing(method, models, tokens):
+  """Neither earlier tokens, nor later ones, nor, behind the end of a prompt, anything."""
+  model, call = models(method=method)
+  for unknown in (-1, VOCABULARY, 2**31 - 1):
+    wrong = tokens.copy()
+    wrong[0, 6] = unknown
+    logits = np.asarray(call(wrong))
+    np.testing.assert_allclose(logits[0, :6], call(tokens)[0, :6], atol=1e-6)
+    np.testing.assert_allclose(logits[1], call(tokens)[1], atol=1e-6)
+    assert np.isnan(logits).all(-1).nonzero()[1].tolist() == [6]
+    assert np.isnan(logits).any(-1).sum() == 1
+    start = streaming.init(model, 2)
+    last, stream = streaming.prefill(model, wrong[:, :9], start, np.array([6, 6]))
+    expected, clean = streaming.prefill(model, tokens[:, :6], start)
+    np.testing.assert_allclose(last, expected, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stream, clean)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_tokens_have_no_logits(method, models, tokens):
+  model, _ = models(method=method)
+  assert model(tokens[:, :0]).shape == (2, 0, VOCABULARY)
