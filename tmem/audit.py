@@ -20,7 +20,7 @@ from flax import nnx
 
 from tmem import interop
 from tmem.config import check_int
-from tmem.decoder import DecoderConfig
+from tmem.decoder_config import DecoderConfig
 from tmem.models import LanguageConfig, LanguageModel, SequenceModel
 from tmem.typing import Logits, TokenIds, Tokens
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from tmem.config import MemoryConfig
-from tmem.decoder import METHODS
+from tmem.decoder_config import METHODS
 from tmem.memory import TensorMemory
 from tmem.models import LanguageConfig, LanguageModel, SequenceConfig, SequenceModel
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem.config import at_least_float32, check_int
-from tmem.decoder import Decoder, DecoderConfig, States, Stream
+from tmem.decoder import Decoder, States, Stream
+from tmem.decoder_config import DecoderConfig
 from tmem.recurrent import check_mask
 from tmem.typing import Logits, Mask, TokenIds, Tokens
 

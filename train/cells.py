@@ -14,7 +14,7 @@ from tmem.slots import SlotConfig
 from train.config import OptimConfig
 
 VALID = "valid"  # the test that chooses the best checkpoint
-# What is compared, and the method of `tmem.decoder.METHODS` with open and with closed attention.
+# What is compared: the methods of `tmem.decoder_config` with open and with closed attention.
 CONTESTANTS = {
   "base": ("base", "local"),
   "base_wide": ("base", "local"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from data.text import DATASETS, TOKENIZERS
-from tmem.decoder import METHODS
+from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig
 from train import configure, flag_table
 from train.command import Command, Flag, columns

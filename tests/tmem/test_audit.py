@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 from tmem import MemoryConfig, audit, interop
-from tmem.decoder import METHODS
+from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig, LanguageModel
 
 TOKENS = np.random.default_rng(0).integers(0, 5, size=(2, 9)).astype(np.int32)

@@ -11,7 +11,7 @@ from flax import nnx
 
 from tmem import MemoryConfig
 from tmem.audit import future_influence
-from tmem.decoder import METHODS
+from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig, LanguageModel
 from tmem.transformer import MemoryFusion
 

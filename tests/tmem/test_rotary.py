@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tmem.decoder import METHODS
+from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig, LanguageModel
 from tmem.rotary import rotate
 

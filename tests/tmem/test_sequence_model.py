@@ -9,7 +9,7 @@ from flax import nnx
 
 from tmem import MemoryConfig, interop
 from tmem.audit import audit_model, future_influence
-from tmem.decoder import METHODS
+from tmem.decoder_config import METHODS
 from tmem.models import SequenceConfig, SequenceModel
 from tmem.slots import SlotConfig
 

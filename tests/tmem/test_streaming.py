@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 
 from tmem import MemoryConfig, streaming
-from tmem.decoder import MANY, METHODS
+from tmem.decoder import MANY
+from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig, LanguageModel
 from tmem.places import recorded_places
 
