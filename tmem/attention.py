@@ -9,30 +9,43 @@ from flax import nnx
 
 from tmem.chunks import in_blocks, take_rows
 from tmem.config import at_least_float32
+from tmem.layout import Layout
 from tmem.linear_attention import linear_attention
-from tmem.past import KeysValues, Past, Place
+from tmem.past import KeysValues, Past
 from tmem.rotary import rotate
 from tmem.typing import Mask, Tokens
 
 
-def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None) -> jax.Array:
-  """Each query attends to itself and to every real token before it.
+def causal_attention(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  mask: Mask | None = None,
+  document: jax.Array | None = None,
+) -> jax.Array:
+  """Each query attends to itself and to every real token of its document before it.
 
   Args:
     q: [batch, tokens, heads, head_size].
     k: like `q`.
     v: like `q`.
     mask: [batch, tokens] bool, False on keys that do not exist, or None.
+    document: [batch, tokens] int, which document a token belongs to; None: all to one.
 
   Returns:
     [batch, tokens, heads, head_size].
   """
   position = jnp.arange(q.shape[1])
-  return _attend(q, k, v, _visible(position, position, None, mask))
+  return attend(q, k, v, visible_keys(position, position, None, mask, (document, document)))
 
 
 def local_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, window: int, mask: Mask | None
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  window: int,
+  mask: Mask | None = None,
+  document: jax.Array | None = None,
 ) -> jax.Array:
   """Each query attends to itself and to the real ones of the `window - 1` tokens before it.
 
@@ -44,53 +57,109 @@ def local_attention(
     k: like `q`.
     v: like `q`.
     window: number of visible tokens, the query's own included, >= 1.
-    mask: [batch, tokens] bool, False on keys that do not exist, or None.
+    mask: as in `causal_attention`.
+    document: as in `causal_attention`.
 
   Returns:
     [batch, tokens, heads, head_size].
   """
-  length = q.shape[1]
-  if length <= window:
-    return causal_attention(q, k, v, mask)
-
-  blocks = -(-length // window)
-  position = jnp.arange(blocks * window).reshape(blocks, window)
-  keys = _with_previous(position[None], -1)[0]
-  mask = None if mask is None else _with_previous(in_blocks(mask, window), False)
-  visible = _visible(position, keys, window, mask)
-  q, k, v = (in_blocks(a, window) for a in (q, k, v))
-  out = _attend(q, _with_previous(k, 0), _with_previous(v, 0), visible)
-  return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :length]
+  if q.shape[1] <= window:
+    return causal_attention(q, k, v, mask, document)
+  k, v, mask = (_in_front(a, window) for a in (k, v, mask))
+  return _in_windows(q, k, v, window, -window, mask, (document, _in_front(document, window)))
 
 
-def _visible(queries, keys, window: int | None, mask: Mask | None) -> jax.Array:
-  """Which key each query sees, [..., 1, queries, keys], broadcastable over heads."""
+def visible_keys(
+  queries: jax.Array,
+  keys: jax.Array,
+  window: int | None = None,
+  exists: Mask | None = None,
+  documents: tuple[jax.Array | None, jax.Array | None] = (None, None),
+) -> jax.Array:
+  """Which key each query sees.
+
+  Args:
+    queries: [..., queries] positions.
+    keys: [..., keys] positions; there is nothing below 0.
+    window: visible tokens, the query's own included; None: all before it.
+    exists: [..., keys] bool; None: all do. A query always sees itself.
+    documents: those of the queries and of the keys, in their shapes; (None, None): one document.
+
+  Returns:
+    [..., 1, queries, keys] bool, broadcastable over heads.
+  """
   distance = queries[..., :, None] - keys[..., None, :]
   visible = (distance >= 0) & (keys >= 0)[..., None, :]
   if window is not None:
     visible &= distance < window
-  if mask is not None:  # a query always sees itself, so that no row of weights is empty
-    visible = visible & (mask[..., None, :] | (distance == 0))
+  if documents[0] is not None:
+    visible = visible & (documents[0][..., :, None] == documents[1][..., None, :])
+  if exists is not None:  # no row of weights may be empty
+    visible = visible & (exists[..., None, :] | (distance == 0))
   return visible[..., None, :, :]
 
 
-def _attend(q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array) -> jax.Array:
+def attend(
+  q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+  """Softmax attention; the softmax runs in float32 at least.
+
+  Args:
+    q: [..., queries, heads, head_size].
+    k: [..., keys, heads, head_size].
+    v: like `k`.
+    visible: bool, broadcastable to [..., heads, queries, keys].
+    bias: added to the scores, broadcastable likewise.
+
+  Returns:
+    Like `q`.
+  """
   dtype = at_least_float32(q.dtype)
   scores = jnp.einsum("...qhd,...khd->...hqk", q, k, preferred_element_type=dtype)
-  scores = jnp.where(visible, scores * q.shape[-1] ** -0.5, -jnp.inf)
-  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  scores = scores * q.shape[-1] ** -0.5
+  scores = scores if bias is None else scores + bias.astype(dtype)
+  weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1).astype(v.dtype)
   return jnp.einsum("...hqk,...khd->...qhd", weights, v)
 
 
-def _with_previous(blocks: jax.Array, fill) -> jax.Array:
-  """[batch, blocks, size, ...] -> [batch, blocks, 2 * size, ...]: the previous block in front."""
-  padding = [(0, 0), (1, 0), *[(0, 0)] * (blocks.ndim - 2)]
-  previous = jnp.pad(blocks[:, :-1], padding, constant_values=fill)
-  return jnp.concatenate([previous, blocks], axis=2)
+def _in_front(a: jax.Array | None, count: int) -> jax.Array | None:
+  """[batch, tokens, ...] -> [batch, count + tokens, ...], zeros in front."""
+  return None if a is None else jnp.pad(a, [(0, 0), (count, 0), *[(0, 0)] * (a.ndim - 2)])
+
+
+def _in_windows(q, k, v, window: int, first: int, exists, documents) -> jax.Array:
+  """`local_attention` with `window` keys in front of those of the queries.
+
+  Args:
+    q: [batch, tokens, heads, head_size].
+    k: [batch, window + tokens, heads, head_size].
+    v: like `k`.
+    window: visible tokens.
+    first: position of the first key.
+    exists: [batch, window + tokens] bool, or None.
+    documents: of queries and of keys, as in `visible_keys`.
+  """
+
+  def with_previous(a):  # [batch, blocks, 2 * window, ...]: each block behind the one before
+    a = in_blocks(a, window)
+    return jnp.concatenate([a[:, :-1], a[:, 1:]], axis=2)
+
+  count = -(-q.shape[1] // window) + 1
+  position = first + jnp.arange(count * window).reshape(1, -1)
+  own, theirs = documents
+  visible = visible_keys(
+    in_blocks(position, window)[0, 1:],
+    with_previous(position)[0],
+    window,
+    None if exists is None else with_previous(exists),
+    (None, None) if own is None else (in_blocks(own, window), with_previous(theirs)),
+  )
+  out = attend(in_blocks(q, window), with_previous(k), with_previous(v), visible)
+  return out.reshape(out.shape[0], -1, *out.shape[3:])[:, : q.shape[1]]
 
 
 def attend_onward(
-  q: jax.Array, k: jax.Array, v: jax.Array, past: KeysValues, at: Place, rotary: bool
+  q: jax.Array, k: jax.Array, v: jax.Array, past: KeysValues, layout: Layout, rotary: bool
 ) -> tuple[jax.Array, KeysValues]:
   """Windowed attention that goes on from what a stream has kept.
 
@@ -99,21 +168,29 @@ def attend_onward(
     k: like `q`.
     v: like `q`.
     past: as many keys and values as a window has besides the query's own.
-    at: where the tokens stand.
+    layout: how the tokens lie in their streams.
     rotary: whether to turn queries and keys, by their places among those that are here: only
       distances matter, and they stay small however long the stream is.
 
   Returns:
     `(y, past)`: y like `q`, and the keys and values to keep.
   """
+  at, document = layout.at, layout.document()
   keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(past, (k, v), strict=True))
   before = past.keys.shape[1]
   place = jnp.arange(keys.shape[1])
   kept = KeysValues(take_rows(keys, at.count, before), take_rows(values, at.count, before))
   if rotary:
     q, keys = rotate(q, place[before:]), rotate(keys, place)
-  exists = place >= before - at.seen[:, None]
-  return _attend(q, keys, values, _visible(place[before:], place, before + 1, exists)), kept
+  exists = place >= before - at.age[:, None]
+  documents = document, _in_front(document, before)
+  window = before + 1
+  if q.shape[1] <= window:
+    visible = visible_keys(place[before:], place, window, exists, documents)
+    return attend(q, keys, values, visible), kept
+  keys, values, exists = (_in_front(a, 1) for a in (keys, values, exists))
+  documents = document, _in_front(document, window)
+  return _in_windows(q, keys, values, window, 0, exists, documents), kept
 
 
 def _empty_window(batch: int, heads: int, size: int, reach: int, dtype) -> KeysValues:
@@ -126,18 +203,18 @@ def _empty_sums(batch: int, heads: int, size: int, reach: int, dtype) -> jax.Arr
   return jnp.zeros((batch, heads, size, size + 1), at_least_float32(dtype))
 
 
-def _linear_onward(q, k, v, past, at, rotary):
+def _linear_onward(q, k, v, past, layout, rotary):
   del rotary
-  return linear_attention(q, k, v, jnp.arange(q.shape[1]) < at.count[:, None], past)
+  return linear_attention(q, k, v, layout.exists(q.shape[1]), layout.document(), past)
 
 
 class Kind(NamedTuple):
   """A kind of attention.
 
   Attributes:
-    whole: `(q, k, v, window, mask) -> y`, over a stream from its start.
+    whole: `(q, k, v, window, mask, document) -> y`, over a stream from its start.
     empty: `(batch, heads, head_size, reach, dtype) -> past`, what a new stream keeps.
-    onward: `(q, k, v, past, at, rotary) -> (y, past)`, over what comes next.
+    onward: `(q, k, v, past, layout, rotary) -> (y, past)`, over what comes next.
   """
 
   whole: Callable
@@ -147,11 +224,15 @@ class Kind(NamedTuple):
 
 ATTENTION = {
   "full": Kind(
-    lambda q, k, v, window, mask: causal_attention(q, k, v, mask), _empty_window, attend_onward
+    lambda q, k, v, window, *which: causal_attention(q, k, v, *which),
+    _empty_window,
+    attend_onward,
   ),
   "window": Kind(local_attention, _empty_window, attend_onward),
   "linear": Kind(
-    lambda q, k, v, window, mask: linear_attention(q, k, v, mask)[0], _empty_sums, _linear_onward
+    lambda q, k, v, window, *which: linear_attention(q, k, v, *which)[0],
+    _empty_sums,
+    _linear_onward,
   ),
 }
 
@@ -193,19 +274,14 @@ class SelfAttention(nnx.Module):
     return ATTENTION[self.kind].empty(batch_size, self.num_heads, size, reach, self.out.dtype)
 
   def __call__(
-    self,
-    x: Tokens,
-    mask: Mask | None = None,
-    past: Past | None = None,
-    at: Place | None = None,
+    self, x: Tokens, layout: Layout, past: Past | None = None
   ) -> tuple[Tokens, Past | None]:
-    """Mixes each token from those before it.
+    """Mixes each token from those of its document before it.
 
     Args:
       x: [batch, tokens, features].
-      mask: [batch, tokens] bool, False on keys that do not exist; without `past` alone.
+      layout: how the tokens lie in their streams.
       past: what the streams have kept; None: they begin here, and nothing is kept.
-      at: where the tokens stand in the streams; with `past` alone.
 
     Returns:
       `(y, past)`: y like `x`, and what to keep.
@@ -214,10 +290,10 @@ class SelfAttention(nnx.Module):
     q, k, v = (qkv[:, :, part] for part in range(3))
     kind = ATTENTION[self.kind]
     if past is not None:
-      out, past = kind.onward(q, k, v, past, at, self.rotary)
+      out, past = kind.onward(q, k, v, past, layout, self.rotary)
     else:
       if self.rotary:
         position = jnp.arange(x.shape[1])
         q, k = rotate(q, position), rotate(k, position)
-      out = kind.whole(q, k, v, self.window, mask)
+      out = kind.whole(q, k, v, self.window, layout.mask, layout.document())
     return self.out(out.reshape(x.shape)), past

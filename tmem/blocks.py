@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import select_rows
+from tmem.cell import cleared, select_rows
 from tmem.grid import outer_product
 
 Cells = jax.Array  # [batch, cells, C], the cell state with its grid flattened
@@ -62,11 +62,13 @@ class Chunks(NamedTuple):
   Attributes:
     drive: of the gates i, f and g.
     write: [..., batch] bool, rows that are updated, or None for all.
+    clear: [..., batch] bool, rows that are emptied before their write, or None for none.
     cells: [..., batch, m] int32, cells that are read before the write.
   """
 
   drive: Drive
   write: jax.Array | None
+  clear: jax.Array | None
   cells: jax.Array
 
 
@@ -125,31 +127,33 @@ def sequential_forward(gates, cell, chunks):
   """`block_forward`, one chunk after another."""
 
   def step(cell, now):
-    values, vectors, write, cells = now
+    values, vectors, write, clear, cells = now
+    picked, cell = pick(cell, cells), cleared(clear, cell)
     i, f, g = _activations(gates, values, vectors)
-    return select_rows(write, f * cell + i * g, cell), pick(cell, cells)
+    return select_rows(write, f * cell + i * g, cell), picked
 
-  drive = chunks.drive
-  return jax.lax.scan(step, cell, (drive.values(), drive.vectors, chunks.write, chunks.cells))
+  drive, *others = chunks
+  return jax.lax.scan(step, cell, (drive.values(), drive.vectors, *others))
 
 
 def sequential_backward(gates, cell, chunks, cell_grad, picked_grad):
   """`block_backward`, one chunk after another: forwards for the states, then back."""
   values, volume_backward = jax.vjp(_volume, chunks.drive.factors)
-  drives = values, chunks.drive.vectors, chunks.write
+  drives = values, chunks.drive.vectors, chunks.write, chunks.clear
 
   def forward(cell, now):
-    values, vectors, write = now
+    values, vectors, write, clear = now
+    cell = cleared(clear, cell)
     activations = _activations(gates, values, vectors)
     i, f, g = activations
     return select_rows(write, f * cell + i * g, cell), (cell, activations)
 
   def backward(carry, now):
     grad, sums = carry
-    (cell, activations), (values, vectors, write), cells, picked_grad = now
+    (cell, activations), (values, vectors, write, clear), cells, picked_grad = now
     gate_grads = _gate_grads(activations, cell, grad, write)
     gates_grad, values_grad, vectors_grad = _drive_grads(gates, values, vectors, gate_grads)
-    grad = select_rows(write, grad * activations[1], grad)
+    grad = cleared(clear, select_rows(write, grad * activations[1], grad))
     sums = jax.tree.map(jnp.add, sums, gates_grad)
     return (_add_at(grad, cells, picked_grad), sums), (values_grad, vectors_grad)
 
@@ -164,17 +168,17 @@ def sequential_backward(gates, cell, chunks, cell_grad, picked_grad):
 def associative_forward(gates, cell, chunks):
   """`block_forward`, all chunks at once."""
   activations = _activations(gates, chunks.drive.values(), chunks.drive.vectors)
-  before, after = _states(activations, cell, chunks.write)
+  before, after = _states(activations, cell, chunks)
   return after, jax.vmap(pick)(before, chunks.cells)
 
 
 def associative_backward(gates, cell, chunks, cell_grad, picked_grad):
   """`block_backward`, all chunks at once."""
   values, volume_backward = jax.vjp(_volume, chunks.drive.factors)
-  vectors, write = chunks.drive.vectors, chunks.write
+  vectors = chunks.drive.vectors
   activations = _activations(gates, values, vectors)
-  before, _ = _states(activations, cell, write)
-  keep = _select(write, activations[1], 1.0)
+  before, _ = _states(activations, cell, chunks)
+  keep = _keep(activations[1], chunks)
   read = jax.vmap(_add_at)(jnp.zeros_like(before), chunks.cells, picked_grad)
 
   # The gradient of a state is the same recurrence, reversed, of the gradients of its reads.
@@ -185,7 +189,7 @@ def associative_backward(gates, cell, chunks, cell_grad, picked_grad):
     _compose, (shifted(keep, 1.0), shifted(read, 0.0)), reverse=True
   )
   grads = decay * cell_grad + added
-  gate_grads = _gate_grads(activations, before, grads, write)
+  gate_grads = _gate_grads(activations, _cleared(before, chunks), grads, chunks.write)
   sums, values_grad, vectors_grad = _drive_grads(gates, values, vectors, gate_grads)
   drive_grad = Drive(*volume_backward(values_grad), vectors_grad)
   return Gradients(sums, keep[0] * grads[0] + read[0], drive_grad)
@@ -203,14 +207,24 @@ def _activations(gates, values, vectors) -> tuple[jax.Array, ...]:
   return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g)
 
 
-def _states(activations, cell: Cells, write) -> tuple[jax.Array, Cells]:
+def _states(activations, cell: Cells, chunks: Chunks) -> tuple[jax.Array, Cells]:
   """The states before each chunk, [chunks, batch, cells, C], and the one after the last."""
   i, f, g = activations
   decay, added = jax.lax.associative_scan(
-    _compose, (_select(write, f, 1.0), _select(write, i * g, 0.0))
+    _compose, (_keep(f, chunks), _select(chunks.write, i * g, 0.0))
   )
   after = decay * cell + added
   return jnp.concatenate([cell[None], after[:-1]]), after[-1]
+
+
+def _keep(f: jax.Array, chunks: Chunks) -> jax.Array:
+  """How much each chunk keeps of the state before it: [chunks, batch, cells, C]."""
+  return _cleared(_select(chunks.write, f, 1.0), chunks)
+
+
+def _cleared(volumes: jax.Array, chunks: Chunks) -> jax.Array:
+  """Zeros for the chunks and rows that are emptied: [chunks, batch, cells, C]."""
+  return volumes if chunks.clear is None else _select(~chunks.clear, volumes, 0.0)
 
 
 def _compose(first, second):

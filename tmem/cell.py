@@ -42,6 +42,7 @@ class StepInputs(NamedTuple):
     content: [batch, channels]; its dtype is the compute type of the gate product.
     spread: [batch], standard deviation of the write.
     write: [batch] bool, rows that are updated, or None for all.
+    clear: [batch] bool, rows that are emptied between read and write, or None for none.
   """
 
   read_at: Coords
@@ -49,6 +50,7 @@ class StepInputs(NamedTuple):
   content: Features
   spread: Spread
   write: jax.Array | None = None
+  clear: jax.Array | None = None
 
 
 class Gates(Protocol):
@@ -111,10 +113,12 @@ def check_inputs(params: Gates, state: MemoryState, inputs: StepInputs, *lead: i
     "inputs.read_at": (inputs.read_at, (*lead, batch, reads, axes)),
     "inputs.spread": (inputs.spread, (*lead, batch)),
   }
-  if inputs.write is not None:
-    expected["inputs.write"] = (inputs.write, (*lead, batch))
-    if inputs.write.dtype != jnp.bool_:
-      raise ValueError(f"inputs.write: got dtype {inputs.write.dtype}, expected bool")
+  for name in ("write", "clear"):
+    rows = getattr(inputs, name)
+    if rows is not None:
+      expected[f"inputs.{name}"] = (rows, (*lead, batch))
+      if rows.dtype != jnp.bool_:
+        raise ValueError(f"inputs.{name}: got dtype {rows.dtype}, expected bool")
   for name, (array, shape) in expected.items():
     if array.shape != shape:
       raise ValueError(f"{name}: got shape {array.shape}, expected {shape}")
@@ -140,6 +144,11 @@ def select_rows(rows: jax.Array | None, new: Volume, old: Volume) -> Volume:
   return jnp.where(rows.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
 
+def cleared(rows: jax.Array | None, volume: Volume) -> Volume:
+  """Zeros in the rows that are True, `volume` in the others; None: `volume`."""
+  return volume if rows is None else select_rows(rows, jnp.zeros_like(volume), volume)
+
+
 def memory_step(
   params: Gates, state: MemoryState, inputs: StepInputs, window: Grid | None = None
 ) -> tuple[MemoryState, jax.Array]:
@@ -163,6 +172,7 @@ def memory_step(
   check_inputs(params, state, inputs)
   hidden, cell = state.hidden, state.cell
   read = read_corners(hidden, *corner_weights(inputs.read_at, hidden.shape[1:-1]))
+  hidden, cell = cleared(inputs.clear, hidden), cleared(inputs.clear, cell)
   new_hidden, new_cell = params.update(inputs, hidden, cell)
   if window is not None:
     own = window_at(inputs.write_at, window, hidden.shape[1:-1]).mask()[..., None]

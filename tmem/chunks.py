@@ -18,19 +18,49 @@ class Chunks(NamedTuple):
     complete: [batch, chunks] bool, chunks to be written because every position has been seen;
       None if all are written.
     offset: [batch] int32, positions in front that belong to earlier calls; None for none.
+    reset: [batch, chunks, chunk_size] bool, True on the first token of a document; None if none
+      begins.
   """
 
   tokens: jax.Array
   real: jax.Array | None
   complete: jax.Array | None
   offset: jax.Array | None
+  reset: jax.Array | None
+
+  def fresh(self) -> jax.Array | None:
+    """[batch, chunks, chunk_size] bool, tokens of documents that begin in their chunk.
+
+    Their documents have not written yet, so that for them the memory is empty.
+    """
+    return None if self.reset is None else jnp.cumsum(self.reset, axis=-1) > 0
+
+  def cleared(self) -> jax.Array | None:
+    """[batch, chunks] bool, chunks before whose write the memory is emptied; None: none is."""
+    return None if self.reset is None else jnp.any(self.reset, axis=-1)
+
+  def contents(self) -> tuple[jax.Array, jax.Array | None]:
+    """What is written: the real tokens of the document that goes on behind the chunk.
+
+    Returns:
+      `(tokens, which)`: [batch, chunks, chunk_size, features], zeros where none is; and
+      [batch, chunks, chunk_size] bool, where one is; None if every chunk has one everywhere that
+      `tokens` has.
+    """
+    if self.reset is None:
+      return self.tokens, self.real
+    begun = jnp.cumsum(self.reset, axis=-1)
+    own = begun == begun[..., -1:]
+    own = own if self.real is None else own & self.real
+    return jnp.where(own[..., None], self.tokens, 0), own
 
   def written(self) -> jax.Array | None:
     """[batch, chunks] bool, chunks that change the memory; None if all do."""
-    if self.real is None:
+    _, own = self.contents()
+    if own is None:
       return self.complete
-    any_real = jnp.any(self.real, axis=-1)
-    return any_real if self.complete is None else self.complete & any_real
+    any_own = jnp.any(own, axis=-1)
+    return any_own if self.complete is None else self.complete & any_own
 
 
 # Fields at the end of every memory's state, for the tokens of an unfinished chunk.
@@ -54,6 +84,7 @@ def split(
   chunk_size: int,
   tail: str,
   count: jax.Array | None = None,
+  reset: jax.Array | None = None,
 ) -> tuple[Chunks, State]:
   """Cuts tokens into chunks, behind those that wait in the state.
 
@@ -67,6 +98,7 @@ def split(
     chunk_size: tokens per chunk.
     tail: "commit" or "hold", as in `MemoryConfig`.
     count: [batch] int32, how many of a row's tokens there are; None: all. For "hold" alone.
+    reset: [batch, tokens] bool, True on the first token of a document, or None.
 
   Returns:
     `(chunks, state)`: the state with the tokens that wait after `x`.
@@ -75,11 +107,12 @@ def split(
   if count is not None:
     there = _range(length) < count[:, None]
     mask = there if mask is None else mask & there
+    reset = None if reset is None else reset & there
   if mask is not None:
     x = jnp.where(mask[..., None], x, 0)
   if state.pending is None:
-    real = None if mask is None else in_blocks(mask, chunk_size)
-    return Chunks(in_blocks(x, chunk_size), real, None, None), state
+    real, reset = (None if a is None else in_blocks(a, chunk_size) for a in (mask, reset))
+    return Chunks(in_blocks(x, chunk_size), real, None, None, reset), state
 
   count = jnp.full((batch,), length, jnp.int32) if count is None else count
   mask = jnp.ones((batch, length), bool) if mask is None else mask
@@ -88,21 +121,32 @@ def split(
   blocks = (length + 2 * chunk_size - 2) // chunk_size
   room = blocks * chunk_size
   start = chunk_size - 1 - state.fill
+
+  def cut(a):
+    return in_blocks(take_rows(_pad_right(a, room), start, room), chunk_size)
+
+  if reset is not None:
+    reset = jnp.pad(reset, [(0, 0), (chunk_size - 1, 0)])
   complete = _range(blocks, 1) * chunk_size <= (state.fill + count)[:, None]
   chunks = Chunks(
-    in_blocks(take_rows(_pad_right(tokens, room), start, room), chunk_size),
-    in_blocks(take_rows(_pad_right(real, room), start, room), chunk_size),
+    cut(tokens),
+    cut(real),
     complete if tail == "hold" else None,
     state.fill,
+    None if reset is None else cut(reset),
   )
   if tail == "commit":
     return chunks, empty_pending(state, batch, chunk_size, features, x.dtype)
 
+  if reset is not None:  # of an ended document nothing will be written
+    begun = jnp.cumsum(reset, axis=1)
+    real &= begun == begun[:, -1:]
   fill = (state.fill + count) % chunk_size
   waits = _range(chunk_size - 1) >= (chunk_size - 1 - fill)[:, None]
+  waits &= take_rows(real, count, chunk_size - 1)
   state = state._replace(
     pending=jnp.where(waits[..., None], take_rows(tokens, count, chunk_size - 1), 0),
-    pending_mask=waits & take_rows(real, count, chunk_size - 1),
+    pending_mask=waits,
     fill=fill,
   )
   return chunks, state

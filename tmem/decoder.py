@@ -11,10 +11,11 @@ from flax import nnx
 from tmem.config import check_int
 from tmem.decoder_config import MEMORIES, METHODS, DecoderConfig
 from tmem.layer_norm import LayerNorm
-from tmem.past import Past, Place
+from tmem.layout import Layout, Place
+from tmem.past import Past
 from tmem.recurrent import RecurrentMemory
 from tmem.transformer import AttentionSpec, Block
-from tmem.typing import Mask, Tokens
+from tmem.typing import Tokens
 
 States = tuple[NamedTuple, ...]
 MANY = 2**30  # tokens of a stream; a longer one is counted anew from half as many
@@ -27,11 +28,13 @@ class Stream(NamedTuple):
 
   Attributes:
     seen: [batch] int32, tokens so far; from `MANY` on, fewer by a multiple of `max_length`.
+    age: [batch] int32, tokens of the newest document so far, counted likewise.
     pasts: for each block, what its attention has kept.
     memories: states of the memories, as of `Decoder.init_states`.
   """
 
   seen: jax.Array
+  age: jax.Array
   pasts: tuple[Past, ...]
   memories: States
 
@@ -40,7 +43,8 @@ class Decoder(nnx.Module):
   """Causal pre-norm blocks; a model extends it with what comes before and after them.
 
   One memory serves all blocks that use it; each has a LayerNorm and a fusion gate of its own
-  and, in scope "layer", a state of its own.
+  and, in scope "layer", a state of its own. The biases of distances, where there are some, are
+  shared likewise.
 
   Args:
     config: sizes and composition.
@@ -51,7 +55,13 @@ class Decoder(nnx.Module):
     self.config = config
     types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
     method = METHODS[config.method]
-    attention = AttentionSpec(method.attention, config.attention_window, method.rotary)
+    attention = AttentionSpec(
+      method.attention,
+      window=config.attention_window,
+      rotary=method.positions == "rotary",
+      segment=config.max_length,
+      cached=config.cache_length,
+    )
     self.blocks = nnx.List(
       Block(
         config.features,
@@ -65,6 +75,7 @@ class Decoder(nnx.Module):
       )
       for layer in range(config.num_layers)
     )
+    self.distance_bias = _distance_bias(config)
     self.norm = LayerNorm(config.features, **types)
     self.memory = _make_memory(config, rngs=rngs)
 
@@ -96,6 +107,7 @@ class Decoder(nnx.Module):
     check_int("batch_size", batch_size)
     return Stream(
       seen=jnp.zeros((batch_size,), jnp.int32),
+      age=jnp.zeros((batch_size,), jnp.int32),
       pasts=tuple(
         block.attention.empty_past(batch_size, self.config.max_length) for block in self.blocks
       ),
@@ -117,64 +129,83 @@ class Decoder(nnx.Module):
           f" {expected.dtype}{list(expected.shape)}; it is of another model"
         )
 
-  def decode_onward(self, x: Tokens, stream: Stream, count: jax.Array) -> tuple[Tokens, Stream]:
+  def decode_onward(
+    self, x: Tokens, stream: Stream, layout: Layout, key: jax.Array | None = None
+  ) -> tuple[Tokens, Stream]:
     """Runs the blocks over the next tokens of streams.
 
     Args:
       x: [batch, tokens, features], embedded tokens.
       stream: what the streams have kept.
-      count: [batch] int32, how many of a row's tokens there are.
+      layout: how the tokens lie in the streams, from `next_layout`.
+      key: dropout is on iff a key is given.
 
     Returns:
       `(x, stream)`: [batch, tokens, features] behind the last norm, and what to keep.
     """
-    at = Place(stream.seen, count)
-    keys = (None,) * len(self.blocks)
-    x, memories, pasts = self._run(x, stream.memories, None, keys, stream.pasts, at)
-    seen = stream.seen + count
-    # The place in the cycle of positions is all that matters of so many, and they never overflow.
+    x, memories, pasts = self._run(x, layout, stream.memories, stream.pasts, key)
+    seen, count = stream.seen + layout.at.count, layout.at.count
+    # The newest document has as many tokens as stand in front of the stream's next one.
+    age = stream.age + count
+    if layout.reset is not None:
+      index = jnp.arange(x.shape[1], dtype=jnp.int32)
+      last = jnp.max(jnp.where(layout.reset, index, -1), axis=1, initial=-1)
+      age = jnp.where(last < 0, age, count - last)
+    return x, Stream(self._counted(seen), self._counted(age), pasts, memories)
+
+  def next_layout(self, stream: Stream, count: jax.Array, reset: jax.Array | None = None) -> Layout:
+    """How the next tokens of streams lie in them.
+
+    Args:
+      stream: what the streams have kept.
+      count: [batch] int32, how many of a row's tokens there are.
+      reset: [batch, tokens] bool, True on the first token of a document; None: none begins.
+    """
+    if reset is not None:  # what does not exist begins nothing
+      reset &= jnp.arange(reset.shape[1]) < count[:, None]
+    return Layout(reset=reset, at=Place(stream.seen, stream.age, count))
+
+  def _counted(self, tokens: jax.Array) -> jax.Array:
+    """A count that never overflows: all that matters of many is the place among the positions."""
     cycles = MANY // 2 // self.config.max_length
-    seen = jnp.where(seen < MANY, seen, seen - cycles * self.config.max_length)
-    return x, Stream(seen, pasts, memories)
+    return jnp.where(tokens < MANY, tokens, tokens - cycles * self.config.max_length)
 
   def decode(
-    self, x: Tokens, states: States, mask: Mask | None = None, key: jax.Array | None = None
+    self, x: Tokens, states: States, layout: Layout, key: jax.Array | None = None
   ) -> tuple[Tokens, States]:
     """Runs the blocks.
 
     Args:
       x: [batch, tokens, features], embedded tokens.
       states: the memories before them, as from `init_states`.
-      mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
+      layout: which tokens there are, and where documents begin.
       key: dropout is on iff a key is given.
 
     Returns:
       `(x, states)`: [batch, tokens, features] behind the last norm, and the memories after.
     """
-    none = (None,) * len(self.blocks)
-    keys = none if key is None else jax.random.split(key, len(self.blocks))
-    x, states, _ = self._run(x, states, mask, keys, none, None)
-    return x, states
+    return self._run(x, layout, states, (None,) * len(self.blocks), key)[:2]
 
   def _run(
     self,
     x: Tokens,
+    layout: Layout,
     states: States,
-    mask: Mask | None,
-    keys: Sequence[jax.Array | None],
     pasts: Sequence[Past | None],
-    at: Place | None,
+    key: jax.Array | None,
   ) -> tuple[Tokens, States, tuple[Past | None, ...]]:
-    """The blocks and the last norm; `keys` and `pasts` have an entry for each block."""
+    """The blocks and the last norm; `pasts` has an entry for each block."""
     config = self.config
+    keys = [None] * len(self.blocks) if key is None else jax.random.split(key, len(self.blocks))
     states, pasts = list(states), list(pasts)
+    bias = None if self.distance_bias is None else self.distance_bias[...]
     for layer, block in enumerate(self.blocks):
       if layer in config.memory_layers:
         own = config.memory_layers.index(layer) if config.state_scope == "layer" else 0
         memory, state = self.memory, states[own]
       else:
         own, memory, state = None, None, None
-      x, state, pasts[layer] = block(x, memory, state, mask, keys[layer], pasts[layer], at)
+      x, state, pasts[layer] = block(x, layout, memory, state, pasts[layer], keys[layer], bias)
       if own is not None:
         states[own] = state
     return self.norm(x), tuple(states), tuple(pasts)
@@ -199,6 +230,13 @@ class Decoder(nnx.Module):
       return pasts, self.init_states(1, tail="hold")
 
     return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(jax.eval_shape(kept)))
+
+
+def _distance_bias(config: DecoderConfig) -> nnx.Param | None:
+  """A bias of each head and distance, for a method that has them."""
+  if config.distances is None:
+    return None
+  return nnx.Param(jnp.zeros((config.num_heads, config.distances), config.param_dtype))
 
 
 def _make_memory(config: DecoderConfig, *, rngs: nnx.Rngs) -> RecurrentMemory | None:

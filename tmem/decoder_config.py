@@ -26,22 +26,24 @@ class Method(NamedTuple):
     attention: a name of `tmem.transformer.ATTENTION_KINDS`.
     memory: a name of `MEMORIES`, or None.
     output_norm: whether a LayerNorm follows the attention.
-    rotary: whether attention turns queries and keys by their positions; then none are learned.
+    positions: a name of `POSITIONS`: a learned vector added to each token, queries and keys turned
+      by their positions, or a learned bias of each distance.
   """
 
   attention: str
   memory: str | None = None
   output_norm: bool = False
-  rotary: bool = False
+  positions: str = "learned"
 
 
 METHODS = {
   "base": Method("full"),
   "base_sln": Method("full", output_norm=True),
   "local": Method("window"),
-  "local_rope": Method("window", rotary=True),
+  "local_rope": Method("window", positions="rotary"),
   "linear": Method("linear"),
   "gated_delta": Method("delta"),
+  "xl": Method("segments", positions="distance"),
   "slots": Method("full", "slots"),
   "slots_local": Method("window", "slots"),
   "tensor": Method("full", "memory"),
@@ -50,6 +52,7 @@ METHODS = {
 }
 # By the field of the configuration that describes it.
 MEMORIES = {"memory": (MemoryConfig, TensorMemory), "slots": (SlotConfig, SlotMemory)}
+POSITIONS = ("learned", "rotary", "distance")
 STATE_SCOPES = ("layer", "depth")
 
 
@@ -62,9 +65,12 @@ class DecoderConfig:
     num_heads: attention heads.
     num_layers: blocks.
     mlp_features: width of the MLP; None means four times `features`.
-    max_length: number of learned positions, the longest input where positions are learned.
+    max_length: number of learned positions, the longest input where positions are learned; tokens
+      of a segment in the method "xl".
     method: a name of `METHODS`.
     window: visible tokens of windowed attention, the query's own included.
+    cache_length: tokens in front of a segment that it sees in the method "xl"; None means
+      `max_length`.
     dropout: rate in [0, 1).
     memory: configuration of the Tensor Memory shared by all blocks that use it. Its `dtype` and
       `param_dtype` give way to the model's; its `tail` is "commit".
@@ -88,6 +94,7 @@ class DecoderConfig:
   max_length: int = 256
   method: str = "tensor_local"
   window: int = 16
+  cache_length: int | None = None
   dropout: float = 0.0
   memory: MemoryConfig = dataclasses.field(default_factory=MemoryConfig)
   slots: SlotConfig = dataclasses.field(default_factory=SlotConfig)
@@ -105,10 +112,13 @@ class DecoderConfig:
     if self.mlp_features is None:
       object.__setattr__(self, "mlp_features", 4 * self.features)
     check_int("mlp_features", self.mlp_features)
+    if self.cache_length is None:
+      object.__setattr__(self, "cache_length", self.max_length)
+    check_int("cache_length", self.cache_length, 0)
     if self.features % self.num_heads:
       raise ValueError(f"features: {self.features} is not a multiple of num_heads {self.num_heads}")
     check_choice("method", self.method, tuple(METHODS))
-    if METHODS[self.method].rotary and self.features // self.num_heads % 2:
+    if METHODS[self.method].positions == "rotary" and self.features // self.num_heads % 2:
       raise ValueError(
         f"features: {self.method} turns pairs of features, so a head must have an even number; got"
         f" {self.features} in {self.num_heads} heads (num_heads)"
@@ -136,9 +146,15 @@ class DecoderConfig:
     return self.window if METHODS[self.method].attention == "window" else None
 
   @property
+  def distances(self) -> int | None:
+    """How many distances have a learned bias, or None."""
+    by_distance = METHODS[self.method].positions == "distance"
+    return self.max_length + self.cache_length if by_distance else None
+
+  @property
   def learned_positions(self) -> bool:
     """Whether tokens have learned positions, which bound the length of an input."""
-    return not METHODS[self.method].rotary
+    return METHODS[self.method].positions == "learned"
 
   @property
   def memory_layers(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from tmem import blocks
 from tmem.blocks import Cells, Chunks, Drive, LinearGate
-from tmem.cell import Gates, MemoryState, StepInputs
+from tmem.cell import Gates, MemoryState, StepInputs, cleared
 from tmem.grid import corner_weights, outer_product_at
 from tmem.typing import Grid
 
@@ -54,12 +54,14 @@ def diagonal_scan(
   hidden, cell = (a.reshape(shape[0], -1, shape[-1]) for a in (state.hidden, state.cell))
 
   others = Drive(drive.factors, _without_output(drive.vectors))
-  cell, picked = _over_blocks(_without_output(gates), cell, Chunks(others, inputs.write, cells))
+  chunks = Chunks(others, inputs.write, inputs.clear, cells)
+  cell, picked = _over_blocks(_without_output(gates), cell, chunks)
   source = _last_write(inputs.write, len(cells))
+  emptied = None if inputs.clear is None else jnp.cumsum(inputs.clear, axis=0) > 0
   gate, output = gates[OUTPUT], Drive(drive.factors, (drive.vectors[OUTPUT],))
-  corner_values = _hidden_before(gate, output, source, hidden, picked, cells)
+  corner_values = _hidden_before(gate, output, source, emptied, hidden, picked, cells)
   reads = jnp.sum(corner_values.reshape(*corners.shape, -1) * weights[..., None], axis=-2)
-  hidden = _hidden_after(gate, output, source, hidden, cell)
+  hidden = _hidden_after(gate, output, source, emptied, hidden, cell)
   return state._replace(hidden=hidden.reshape(shape), cell=cell.reshape(shape)), reads
 
 
@@ -126,7 +128,7 @@ def _recurrence_backward(residuals, grads):
     block, (cell_grad, zeros), (starts, chunks, picked_grad), reverse=True
   )
   gates_grad = jax.tree.map(lambda grad, own: grad.astype(own.dtype), sums, gates)
-  return gates_grad, cell_grad, Chunks(drive_grad, None, None)
+  return gates_grad, cell_grad, Chunks(drive_grad, None, None, None)
 
 
 _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
@@ -144,6 +146,7 @@ def _hidden_before(
   gate: LinearGate,
   drive: Drive,
   source: jax.Array | None,
+  emptied: jax.Array | None,
   hidden: Cells,
   picked: jax.Array,
   cells: jax.Array,
@@ -154,6 +157,7 @@ def _hidden_before(
     gate: the output gate.
     drive: what the chunks tell it.
     source: see `_last_write`.
+    emptied: [chunks, batch] bool, whether a chunk up to each has emptied the state; None: none.
     hidden: h before the first chunk.
     picked: c before each chunk at the cells.
     cells: [chunks, batch, m].
@@ -169,11 +173,19 @@ def _hidden_before(
   if source is None:
     return found.at[0].set(blocks.pick(hidden, cells[0]))
   unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
+  if emptied is not None:
+    emptied = jnp.concatenate([jnp.zeros_like(emptied[:1]), emptied[:-1]])
+    unwritten = jnp.where(emptied[..., None, None], 0, unwritten)
   return jnp.where((source < 0)[..., None, None], unwritten, found)
 
 
 def _hidden_after(
-  gate: LinearGate, drive: Drive, source: jax.Array | None, hidden: Cells, cell: Cells
+  gate: LinearGate,
+  drive: Drive,
+  source: jax.Array | None,
+  emptied: jax.Array | None,
+  hidden: Cells,
+  cell: Cells,
 ) -> Cells:
   """H after the last chunk; arguments as in `_hidden_before`."""
   if source is None:
@@ -181,7 +193,10 @@ def _hidden_after(
   else:
     last = jax.tree.map(lambda a: _at_source(a, source[-1:])[0], drive)
   after = jax.nn.sigmoid(gate.apply(last.values(), last.vectors[0])) * jnp.tanh(cell)
-  return after if source is None else jnp.where((source[-1] < 0)[:, None, None], hidden, after)
+  if source is None:
+    return after
+  unwritten = hidden if emptied is None else cleared(emptied[-1], hidden)
+  return jnp.where((source[-1] < 0)[:, None, None], unwritten, after)
 
 
 def _at_source(array: jax.Array, source: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import MemoryState, StepInputs, lstm_update, select_rows
+from tmem.cell import MemoryState, StepInputs, cleared, lstm_update, select_rows
 from tmem.convlstm import GateParams
 from tmem.convolution import convolved_factors, factorised_conv
 from tmem.grid import corner_weights, gaussian_factors, outer_product, read_corners
@@ -31,6 +31,7 @@ class _Chunk(NamedTuple):
   cells: jax.Array  # [batch, reads, corners] int32
   weights: jax.Array  # [batch, reads, corners]
   write: jax.Array | None  # [batch] bool
+  clear: jax.Array | None  # [batch] bool
 
 
 def fused_scan(
@@ -49,6 +50,7 @@ def fused_scan(
     _write_factors(taps[..., :channels], inputs, grid),
     *corner_weights(inputs.read_at, grid),
     inputs.write,
+    inputs.clear,
   )
   hidden, cell, reads = _scan(weights, state.hidden, state.cell, chunks)
   return state._replace(hidden=hidden, cell=cell), reads
@@ -115,6 +117,7 @@ def _gates(weights: _Weights, mixed: jax.Array) -> jax.Array:
 def _step(weights: _Weights, carry, chunk: _Chunk):
   hidden, cell = carry
   read = read_corners(hidden, chunk.cells, chunk.weights)
+  hidden, cell = cleared(chunk.clear, hidden), cleared(chunk.clear, cell)
   _, mixed = _gate_inputs(weights, hidden, chunk.factors)
   new_hidden, new_cell = lstm_update(_gates(weights, mixed), cell)
   carry = select_rows(chunk.write, new_hidden, hidden), select_rows(chunk.write, new_cell, cell)
@@ -155,7 +158,8 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 def _step_backward(weights: _Weights, carry, step):
   after_hidden_grad, after_cell_grad, sums = carry
-  (hidden, cell), chunk, read_grad = step
+  (before, cell), chunk, read_grad = step
+  hidden, cell = cleared(chunk.clear, before), cleared(chunk.clear, cell)
   stages, mixed = _gate_inputs(weights, hidden, chunk.factors)
   gate_grad, cell_grad = _update_backward(
     _gates(weights, mixed), cell, after_hidden_grad, after_cell_grad
@@ -174,14 +178,15 @@ def _step_backward(weights: _Weights, carry, step):
     kept = select_rows(chunk.write, jnp.zeros_like(after_hidden_grad), after_hidden_grad)
     hidden_grad = hidden_grad + kept
 
-  hidden_grad, corner_grad = _read_backward(hidden, chunk, read_grad, hidden_grad)
+  hidden_grad, cell_grad = cleared(chunk.clear, hidden_grad), cleared(chunk.clear, cell_grad)
+  hidden_grad, corner_grad = _read_backward(before, chunk, read_grad, hidden_grad)
   sums = _Weights(
     taps=sums.taps + taps_grad,
     pointwise=sums.pointwise + product(flat_mixed.T, flat_grad),
     bias=sums.bias + jnp.sum(gate_grad, axis=0),
   )
   factor_grads = _outer_product_backward(chunk.factors, mixed_grad[..., :channels])
-  chunk_grad = _Chunk(factors=factor_grads, cells=None, weights=corner_grad, write=None)
+  chunk_grad = _Chunk(factor_grads, None, corner_grad, None, None)
   return (hidden_grad, cell_grad, sums), chunk_grad
 
 

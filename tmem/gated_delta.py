@@ -6,8 +6,9 @@ from flax import nnx
 
 from tmem.chunks import in_blocks, take_rows
 from tmem.config import at_least_float32
-from tmem.past import DeltaPast, Place
-from tmem.typing import Mask, Tokens
+from tmem.layout import Layout, block_borders
+from tmem.past import DeltaPast
+from tmem.typing import Tokens
 
 BLOCK = 32  # tokens worked on at once
 TAPS = 4  # tokens that a query, key or value is mixed from
@@ -20,6 +21,7 @@ def gated_delta_rule(
   v: jax.Array,
   log_decay: jax.Array,
   rate: jax.Array,
+  document: jax.Array | None = None,
   state: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Reads `y_t = S_tᵀ q_t` from `S_t = α_t (I - β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ`.
@@ -33,6 +35,8 @@ def gated_delta_rule(
     v: like `q`.
     log_decay: [batch, tokens, heads], ln α <= 0.
     rate: [batch, tokens, heads], β in [0, 1]. A token of rate and `log_decay` 0 changes nothing.
+    document: [batch, tokens] int, which document a token belongs to, 0 being that of `state`;
+      each begins with an empty S. None: all belong to one.
     state: [batch, heads, head_size, head_size], S before the tokens; None: zeros.
 
   Returns:
@@ -47,11 +51,13 @@ def gated_delta_rule(
     return jnp.moveaxis(jnp.swapaxes(in_blocks(a, block), 2, 3), 1, 0)
 
   def step(state, part):
-    q, k, v, log_decay, rate = part
-    since = jnp.cumsum(log_decay, axis=-1)  # ln of the decay from the block's start
+    q, k, v, log_decay, rate, borders = part
+    within, old, newest = (mask[:, None] for mask in borders)
+    # ln of the decay from the start of the block, or of the document: no sum crosses a border.
+    since = jnp.einsum("bxij,bhj->bhi", within.astype(log_decay.dtype), log_decay)
     between = since[..., :, None] - since[..., None, :]
-    decay = jnp.exp(jnp.where(jnp.tril(jnp.ones((block, block), bool)), between, -jnp.inf))
-    start = jnp.exp(since)[..., None]
+    decay = jnp.exp(jnp.where(within, between, -jnp.inf))
+    start = jnp.where(old, jnp.exp(since), 0)[..., None]
     scaled = rate[..., None] * k
     coupling = jnp.tril(jnp.einsum("bhik,bhjk->bhij", scaled, k) * decay, -1)
     known = rate[..., None] * v - start * jnp.einsum("bhik,bhkv->bhiv", scaled, state)
@@ -60,13 +66,14 @@ def gated_delta_rule(
     )
     y = start * jnp.einsum("bhik,bhkv->bhiv", q, state)
     y += jnp.einsum("bhij,bhjv->bhiv", jnp.einsum("bhik,bhjk->bhij", q, k) * decay, new)
-    kept = jnp.exp(since[..., -1:] - since)[..., None] * k
+    kept = jnp.where(newest, jnp.exp(since[..., -1:] - since), 0)[..., None] * k
     state = start[..., -1:, :] * state + jnp.einsum("bhik,bhiv->bhkv", kept, new)
     return state, y
 
   if state is None:
     state = jnp.zeros((batch, heads, size, size), q.dtype)
-  state, y = jax.lax.scan(step, state, tuple(cut(a) for a in (q, k, v, log_decay, rate)))
+  parts = tuple(cut(a) for a in (q, k, v, log_decay, rate))
+  state, y = jax.lax.scan(step, state, (*parts, block_borders(document, length, block)))
   y = jnp.swapaxes(jnp.moveaxis(y, 0, 1), 2, 3)  # [batch, blocks, block, heads, size]
   return y.reshape(batch, -1, heads, size)[:, :length], state
 
@@ -113,43 +120,55 @@ class GatedDelta(nnx.Module):
     )
 
   def __call__(
-    self,
-    x: Tokens,
-    mask: Mask | None = None,
-    past: DeltaPast | None = None,
-    at: Place | None = None,
+    self, x: Tokens, layout: Layout, past: DeltaPast | None = None
   ) -> tuple[Tokens, DeltaPast | None]:
-    """As `SelfAttention`; `mask` False marks tokens to be passed over."""
+    """As `SelfAttention`; tokens that do not exist are passed over."""
     batch, length, features = x.shape
     dtype = at_least_float32(self.dtype)
     projected = self.qkv(x).astype(dtype)
     decay, rate = jnp.split(self.gates(x).astype(dtype), 2, axis=-1)
     log_decay = -jnp.exp(self.log_speed[...].astype(dtype)) * jax.nn.softplus(decay)
     rate = jax.nn.sigmoid(rate)
-    if past is not None:
-      mask = jnp.arange(length) < at.count[:, None]
-    if mask is not None:
-      projected = jnp.where(mask[..., None], projected, 0)
-      log_decay, rate = (jnp.where(mask[..., None], a, 0) for a in (log_decay, rate))
+    exists, document = layout.exists(length), layout.document()
+    if exists is not None:
+      projected = jnp.where(exists[..., None], projected, 0)
+      log_decay, rate = (jnp.where(exists[..., None], a, 0) for a in (log_decay, rate))
 
     before = self.empty_past(batch, 0) if past is None else past
     projected = jnp.concatenate([before.projected, projected], axis=1)
-    mixed = jax.nn.silu(_causal_mix(projected, self.depthwise[...].astype(dtype)))
+    taps = self.depthwise[...].astype(dtype)
+    mixed = jax.nn.silu(_causal_mix(projected, taps, document))
     heads = mixed.reshape(batch, length, 3, self.num_heads, features // self.num_heads)
     q, k, v = (heads[:, :, part] for part in range(3))
-    y, state = gated_delta_rule(_unit(q), _unit(k), v, log_decay, rate, before.state)
+    y, state = gated_delta_rule(_unit(q), _unit(k), v, log_decay, rate, document, before.state)
     if past is not None:
-      past = DeltaPast(state, take_rows(projected, at.count, TAPS - 1))
+      if document is not None:
+        newest = jnp.pad(document, [(0, 0), (TAPS - 1, 0)]) == document[:, -1:]
+        projected = jnp.where(newest[..., None], projected, 0)
+      past = DeltaPast(state, take_rows(projected, layout.at.count, TAPS - 1))
     y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + EPSILON)
     y = (y * self.norm_scale[...].astype(dtype)).reshape(batch, length, features)
     gate = jax.nn.silu(self.output_gate(x).astype(dtype))
     return self.out((y * gate).astype(self.dtype)), past
 
 
-def _causal_mix(x: Tokens, taps: jax.Array) -> Tokens:
-  """Each channel of each token as a sum over the last few, of which `taps - 1` come in front."""
+def _causal_mix(x: Tokens, taps: jax.Array, document: jax.Array | None) -> Tokens:
+  """Each channel of each token as a sum over the last few of its document.
+
+  Args:
+    x: [batch, taps - 1 + tokens, features], with those before the tokens in front.
+    taps: [taps, features].
+    document: [batch, tokens] of the tokens, 0 being that of those in front; None: all of one.
+  """
   length = x.shape[1] - len(taps) + 1
-  return sum(tap * x[:, shift : shift + length] for shift, tap in enumerate(taps))
+  parts = [x[:, shift : shift + length] for shift in range(len(taps))]
+  if document is not None:
+    all_documents = jnp.pad(document, [(0, 0), (len(taps) - 1, 0)])
+    parts = [
+      jnp.where((all_documents[:, shift : shift + length] == document)[..., None], part, 0)
+      for shift, part in enumerate(parts)
+    ]
+  return sum(tap * part for tap, part in zip(taps, parts, strict=True))
 
 
 def _unit(x: jax.Array) -> jax.Array:

@@ -3,9 +3,9 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from tmem.config import MemoryConfig
 from tmem.decoder_config import METHODS
 from tmem.memory import TensorMemory
 from tmem.models import LanguageConfig, LanguageModel, SequenceConfig, SequenceModel
+from tmem.reference_names import Entry, entries
 
 MODELS = {
   "LanguageModel": (LanguageConfig, LanguageModel),
@@ -126,15 +127,6 @@ def with_params(model: nnx.Module, arrays: Mapping[str, Any]) -> nnx.Module:
   return nnx.merge(graphdef, state)
 
 
-class _Entry(NamedTuple):
-  """One of our parameters and where the authors' state dict has it."""
-
-  path: str
-  names: tuple[str, ...]
-  load: Callable[..., np.ndarray]
-  store: Callable[[np.ndarray], tuple[np.ndarray, ...]]
-
-
 def build_from_reference(config: Mapping[str, Any], params: Mapping[str, Any]) -> nnx.Module:
   """Builds our module from the authors' configuration and parameters.
 
@@ -159,7 +151,7 @@ def build_from_reference(config: Mapping[str, Any], params: Mapping[str, Any]) -
     raise ValueError(f"config: got kind {kind!r}, expected one of {', '.join(kinds)}")
   params = {name: np.asarray(value) for name, value in params.items()}
   model = nnx.eval_shape(lambda: kinds[kind](config, params))
-  return with_params(model, _load(_entries(model), params))
+  return with_params(model, _load(entries(model), params))
 
 
 def reference_params(model: nnx.Module) -> dict[str, np.ndarray]:
@@ -175,7 +167,7 @@ def reference_params(model: nnx.Module) -> dict[str, np.ndarray]:
   """
   arrays = flat_params(model)
   found = {}
-  for entry in _entries(model):
+  for entry in entries(model):
     parts = entry.store(np.asarray(arrays[entry.path]))
     found.update(zip(entry.names, parts, strict=True))
   return found
@@ -205,6 +197,7 @@ def _language_model(config, params) -> LanguageModel:
     max_length=_required(config, "seq_len"),
     method=method,
     window=_required(config, "window") if windowed else 1,
+    cache_length=_required(config, "mem_len") if method == "xl" else None,
     memory=_memory_config(config, dtype) if remembers else MemoryConfig(),
     memory_every_n_layers=config.get("memory_every_n_layers", 1),
     state_scope=scope,
@@ -238,99 +231,15 @@ def _dtype(params: Mapping[str, np.ndarray], name: str):
   return jax.dtypes.canonicalize_dtype(_required(params, name, "params").dtype)
 
 
-def _load(entries: list[_Entry], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  known = {name for entry in entries for name in entry.names}
+def _load(table: list[Entry], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  known = {name for entry in table for name in entry.names}
   for name in params:
     if name not in known and name.rpartition(".")[2] not in DERIVED and name != "head.weight":
       raise ValueError(f"params: {name} does not belong to the model")
   return {
     entry.path: entry.load(*(_required(params, name, "params") for name in entry.names))
-    for entry in entries
+    for entry in table
   }
-
-
-def _entries(model: nnx.Module) -> list[_Entry]:
-  if isinstance(model, TensorMemory):
-    return _memory_entries(len(model.config.grid), "", "")
-  config = model.config
-  entries = [
-    _array("embedding.embedding", "tok.weight"),
-    *_norm("norm", "ln"),
-  ]
-  if config.learned_positions:
-    entries.append(_Entry("positions", ("pos",), lambda a: a[0], lambda a: (a[None],)))
-  for layer in range(config.num_layers):
-    ours, theirs = f"blocks.{layer}.", f"blocks.{layer}."
-    entries += [
-      *_norm(f"{ours}attention_norm", f"{theirs}ln1"),
-      _Entry(f"{ours}attention.qkv.kernel", (f"{theirs}attn.in_proj_weight",), np.transpose, _t),
-      _array(f"{ours}attention.qkv.bias", f"{theirs}attn.in_proj_bias"),
-      *_linear(f"{ours}attention.out", f"{theirs}attn.out_proj"),
-      *_norm(f"{ours}mlp_norm", f"{theirs}ln2"),
-      *_linear(f"{ours}mlp.up", f"{theirs}mlp.0"),
-      *_linear(f"{ours}mlp.down", f"{theirs}mlp.3"),
-    ]
-    if METHODS[config.method].output_norm:
-      entries += _norm(f"{ours}output_norm", f"{theirs}attn_ln")
-    if layer in config.memory_layers:
-      gate = f"gates.{layer}"
-      entries += _norm(f"{ours}fusion.norm", f"mem_lns.{layer}")
-      entries.append(_Entry(f"{ours}fusion.gate", (gate,), lambda a: a[0], lambda a: (a[None],)))
-  if model.memory is not None:
-    entries += _memory_entries(len(model.memory.config.grid), "memory.", "memory.")
-  return entries
-
-
-def _memory_entries(axes: int, ours: str, theirs: str) -> list[_Entry]:
-  convs = [f"{theirs}gate_conv.conv_{axis}" for axis in "dhw"[:axes]]
-
-  def store_depthwise(kernel):  # [axes, 3, 2C] -> one [2C, 1, taps on its own axis] per axis
-    shapes = [[3 if a == axis else 1 for a in range(axes)] for axis in range(axes)]
-    return tuple(k.T.reshape(-1, 1, *shape) for k, shape in zip(kernel, shapes, strict=True))
-
-  return [
-    *_linear(f"{ours}summary", f"{theirs}write_proj"),
-    *_linear(f"{ours}coordinate", f"{theirs}coord_net"),
-    *_linear(f"{ours}content", f"{theirs}writer.content_net"),
-    *_linear(f"{ours}spread", f"{theirs}writer.sigma_net"),
-    *_linear(f"{ours}output", f"{theirs}out_proj"),
-    _Entry(
-      f"{ours}gates.depthwise",
-      tuple(f"{c}.weight" for c in convs),
-      lambda *w: np.stack([a.reshape(len(a), 3).T for a in w]),
-      store_depthwise,
-    ),
-    _Entry(
-      f"{ours}gates.depthwise_bias",
-      tuple(f"{c}.bias" for c in convs),
-      lambda *b: np.stack(b),
-      tuple,
-    ),
-    _Entry(
-      f"{ours}gates.pointwise",
-      (f"{theirs}gate_conv.pointwise.weight",),
-      lambda a: a.reshape(a.shape[:2]).T,
-      lambda a: (a.T.reshape(*a.T.shape, *(1,) * axes),),
-    ),
-    _array(f"{ours}gates.pointwise_bias", f"{theirs}gate_conv.pointwise.bias"),
-  ]
-
-
-def _t(array: np.ndarray) -> tuple[np.ndarray]:
-  return (array.T,)
-
-
-def _array(path: str, name: str) -> _Entry:
-  return _Entry(path, (name,), lambda a: a, lambda a: (a,))
-
-
-def _linear(path: str, name: str) -> list[_Entry]:
-  kernel = _Entry(f"{path}.kernel", (f"{name}.weight",), np.transpose, _t)
-  return [kernel, _array(f"{path}.bias", f"{name}.bias")]
-
-
-def _norm(path: str, name: str) -> list[_Entry]:
-  return [_array(f"{path}.scale", f"{name}.weight"), _array(f"{path}.bias", f"{name}.bias")]
 
 
 def _flatten(pure: Mapping) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from tmem.chunks import in_blocks
 from tmem.config import at_least_float32
+from tmem.layout import block_borders
 from tmem.typing import Mask
 
 BLOCK = 64  # tokens worked on at once
@@ -12,7 +13,12 @@ FLOOR = 1e-6  # added to the normaliser
 
 
 def linear_attention(
-  q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask | None, past: jax.Array | None = None
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  mask: Mask | None = None,
+  document: jax.Array | None = None,
+  past: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Attention with the kernel φ(q)·φ(k), φ = elu + 1, in place of the softmax.
 
@@ -25,10 +31,13 @@ def linear_attention(
     k: like `q`.
     v: like `q`.
     mask: [batch, tokens] bool, False on keys that do not exist, or None.
+    document: [batch, tokens] int, which document a token belongs to, 0 being that of `past`; it
+      sees no other. None: all belong to one.
     past: [batch, heads, head_size, head_size + 1], the two sums over all keys before; None: none.
 
   Returns:
-    `(y, past)`: y like `q`, summed in float32 at least, and the sums after the tokens.
+    `(y, past)`: y like `q`, summed in float32 at least, and the sums after the tokens,
+    of the last document.
 
   Reference: Katharopoulos et al. (2020), linear attention.
   """
@@ -40,17 +49,21 @@ def linear_attention(
   values = jnp.concatenate([v.astype(dtype), jnp.ones((*v.shape[:-1], 1), dtype)], axis=-1)
   block = max(1, min(BLOCK, length))
   parts = tuple(jnp.moveaxis(in_blocks(a, block), 1, 0) for a in (queries, keys, values))
-  within = jnp.tril(jnp.ones((block, block), dtype))
+  borders = block_borders(document, length, block)
 
   def step(past, part):
-    queries, keys, values = part
-    weights = jnp.einsum("bqhd,bkhd->bhqk", queries, keys) * within
+    queries, keys, values, borders = part
+    weights = jnp.einsum("bqhd,bkhd->bhqk", queries, keys)
+    weights = jnp.where(borders.within[:, None], weights, 0)
     sums = jnp.einsum("bhqk,bkhe->bqhe", weights, values)
-    sums += jnp.einsum("bqhd,bhde->bqhe", queries, past)
+    before = jnp.einsum("bqhd,bhde->bqhe", queries, past)
+    sums += jnp.where(borders.old[..., None, None], before, 0)
+    past = jnp.where(borders.old[:, -1, None, None, None], past, 0)
+    keys = jnp.where(borders.newest[..., None, None], keys, 0)
     return past + jnp.einsum("bkhd,bkhe->bhde", keys, values), sums
 
   if past is None:
     past = jnp.zeros((batch, heads, size, size + 1), dtype)
-  past, sums = jax.lax.scan(step, past, parts)
+  past, sums = jax.lax.scan(step, past, (*parts, borders))
   sums = jnp.moveaxis(sums, 0, 1).reshape(batch, -1, heads, size + 1)[:, :length]
   return (sums[..., :-1] / (sums[..., -1:] + FLOOR)).astype(v.dtype), past

@@ -82,7 +82,11 @@ class TensorMemory(RecurrentMemory):
       implementation=self.config.implementation,
       remat=self.config.remat,
     )
-    return self.output(self._fetched(jnp.moveaxis(reads, 0, 1))), state
+    reads = self._fetched(jnp.moveaxis(reads, 0, 1))
+    fresh = parts.fresh()
+    if fresh is not None:
+      reads = jnp.where(fresh[..., None], 0, reads)
+    return self.output(reads), state
 
   def _fetched(self, reads: jax.Array) -> jax.Array:
     """What each query got, from the reads of every step: [batch, chunks, queries, heads * C]."""
@@ -101,6 +105,7 @@ class TensorMemory(RecurrentMemory):
     *,
     tail: str | None = None,
     count: jax.Array | None = None,
+    reset: jax.Array | None = None,
   ) -> Places:
     """Where a call with these arguments reads and writes.
 
@@ -110,6 +115,7 @@ class TensorMemory(RecurrentMemory):
       mask: as in a call.
       tail: as in a call.
       count: as in a call.
+      reset: as in a call.
 
     Returns:
       The places of every chunk, of those, too, that do not write.
@@ -119,7 +125,7 @@ class TensorMemory(RecurrentMemory):
     if tail == "hold" and state.pending is None:
       state = self._with_room(state, len(x))
     x = x.astype(self.config.dtype)
-    parts, _ = chunks.split(x, mask, state, self.config.chunk_size, tail, count)
+    parts, _ = chunks.split(x, mask, state, self.config.chunk_size, tail, count, reset)
     inputs = self._step_inputs(parts)
     return Places(inputs.read_at, inputs.write_at, inputs.spread, inputs.write)
 
@@ -127,15 +133,17 @@ class TensorMemory(RecurrentMemory):
     """What each step reads and writes, with axes [batch, steps, ...]: one step per write head."""
     batch, count, size, features = parts.tokens.shape
     heads = self.config.write_heads
-    summary = self.summary(parts.tokens.reshape(batch, count, size * features))
+    contents, _ = parts.contents()
+    summary = self.summary(contents.reshape(batch, count, size * features))
     write_at, spread = self._place(summary)
-    write = parts.written()
+    write, clear = parts.written(), parts.cleared()
     return StepInputs(
       read_at=jnp.repeat(self._read_at(parts), heads, axis=1),
       write_at=write_at,
       content=self.content(summary).reshape(batch, count * heads, self.config.channels),
       spread=spread,
       write=None if write is None else jnp.repeat(write, heads, axis=1),
+      clear=None if clear is None else _first_of(clear, heads),
     )
 
   def _read_at(self, parts: chunks.Chunks) -> Coords:
@@ -174,6 +182,12 @@ class TensorMemory(RecurrentMemory):
     if config.sigma_min is None and config.sigma_max is None:
       return spread
     return jnp.clip(spread, config.sigma_min, config.sigma_max)
+
+
+def _first_of(chunks: jax.Array, heads: int) -> jax.Array:
+  """[batch, chunks] -> [batch, chunks * heads]: what happens once, before all heads of a chunk."""
+  first = jnp.pad(chunks[..., None], [(0, 0), (0, 0), (0, heads - 1)])
+  return first.reshape(len(chunks), -1)
 
 
 def _mean(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:

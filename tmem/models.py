@@ -9,6 +9,7 @@ from flax import nnx
 from tmem.config import at_least_float32, check_int
 from tmem.decoder import Decoder, States, Stream
 from tmem.decoder_config import DecoderConfig
+from tmem.layout import Layout, checked_reset
 from tmem.recurrent import check_mask
 from tmem.typing import Logits, Mask, TokenIds, Tokens
 
@@ -50,7 +51,11 @@ class LanguageModel(Decoder):
     super().__init__(config, rngs=rngs)
 
   def __call__(
-    self, tokens: TokenIds, key: jax.Array | None = None, mask: Mask | None = None
+    self,
+    tokens: TokenIds,
+    key: jax.Array | None = None,
+    mask: Mask | None = None,
+    reset: jax.Array | None = None,
   ) -> Logits:
     """Logits of the next token after each token, from an empty memory.
 
@@ -60,6 +65,8 @@ class LanguageModel(Decoder):
         has NaN logits, and for all others it is a token without features.
       key: dropout is on iff a key is given.
       mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
+      reset: [batch, tokens] bool, True on the first token of a document; None: a row is one
+        document. Nothing crosses from one to the next, and positions begin anew.
 
     Returns:
       [batch, tokens, vocab_size] in float32 (float64 if the model computes in it).
@@ -70,13 +77,19 @@ class LanguageModel(Decoder):
     tokens = jnp.asarray(tokens)
     mask = None if mask is None else jnp.asarray(mask)
     self._check(tokens, mask)
+    layout = Layout(mask, checked_reset(reset, tokens.shape))
     x, known = self._embed(tokens)
-    x = _placed(x, self.positions)
-    x, _ = self.decode(x, self.init_states(tokens.shape[0]), mask, key)
+    x = _placed(x, self.positions, layout)
+    x, _ = self.decode(x, self.init_states(tokens.shape[0]), layout, key)
     return self._logits(x, known)
 
   def onward(
-    self, tokens: TokenIds, stream: Stream, count: jax.Array | None = None
+    self,
+    tokens: TokenIds,
+    stream: Stream,
+    count: jax.Array | None = None,
+    reset: jax.Array | None = None,
+    key: jax.Array | None = None,
   ) -> tuple[Logits, Stream]:
     """Logits after the next tokens of streams; `tmem.streaming` offers it compiled.
 
@@ -88,6 +101,8 @@ class LanguageModel(Decoder):
       stream: what the streams have kept, as from `init_stream`.
       count: [batch] int32, how many of a row's tokens there are; None: all. Logits behind them mean
         nothing.
+      reset: as in a call.
+      key: dropout is on iff a key is given.
 
     Returns:
       `(logits, stream)`: as a call's, and what to keep.
@@ -102,11 +117,10 @@ class LanguageModel(Decoder):
     if batch != len(stream.seen):
       raise ValueError(f"tokens: got {batch} rows for {len(stream.seen)} streams")
     count = checked_count("count", count, batch, length)
+    layout = self.next_layout(stream, count, checked_reset(reset, tokens.shape))
     x, known = self._embed(tokens)
-    if self.positions is not None:
-      place = (stream.seen[:, None] + jnp.arange(length, dtype=jnp.int32)) % len(self.positions)
-      x = x + self.positions[...][place].astype(x.dtype)
-    x, stream = self.decode_onward(x, stream, count)
+    x = _placed(x, self.positions, layout)
+    x, stream = self.decode_onward(x, stream, layout, key)
     return self._logits(x, known), stream
 
   def _embed(self, tokens: TokenIds) -> tuple[Tokens, jax.Array]:
@@ -212,8 +226,9 @@ class SequenceModel(Decoder):
     inputs = jnp.asarray(inputs)
     mask = None if mask is None else jnp.asarray(mask)
     self._check(inputs, mask)
-    x = _placed(self.inputs(inputs), self.positions)
-    x, states = self.decode(x, states, mask, key)
+    layout = Layout(mask)
+    x = _placed(self.inputs(inputs), self.positions, layout)
+    x, states = self.decode(x, states, layout, key)
     logits = self.head(x)
     return logits.astype(at_least_float32(logits.dtype)), states
 
@@ -233,9 +248,14 @@ def _positions(config: DecoderConfig, rngs: nnx.Rngs) -> nnx.Param:
   return nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), shape, config.param_dtype))
 
 
-def _placed(x: Tokens, positions: nnx.Param | None) -> Tokens:
-  """Tokens with their learned positions added, if there are any."""
-  return x if positions is None else x + positions[: x.shape[1]].astype(x.dtype)
+def _placed(x: Tokens, positions: nnx.Param | None, layout: Layout) -> Tokens:
+  """Tokens with their learned positions added, if there are any; the first follow the last."""
+  if positions is None:
+    return x
+  table = positions[...].astype(x.dtype)
+  if layout.at is None and layout.reset is None:
+    return x + table[: x.shape[1]]
+  return x + table[layout.position(x.shape[1]) % len(table)]
 
 
 def checked_count(name: str, count: jax.Array | None, batch: int, length: int) -> jax.Array:

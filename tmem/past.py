@@ -5,19 +5,6 @@ from typing import NamedTuple
 import jax
 
 
-class Place(NamedTuple):
-  """Where the tokens of a call stand in their streams.
-
-  Attributes:
-    seen: [batch] int32, tokens of each stream before the call.
-    count: [batch] int32, how many of the call's tokens there are; the stream goes on in front of
-      those behind them.
-  """
-
-  seen: jax.Array
-  count: jax.Array
-
-
 class KeysValues(NamedTuple):
   """The newest keys and values, right aligned; what came before the stream is never seen.
 

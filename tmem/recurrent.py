@@ -10,6 +10,7 @@ from flax import nnx
 
 from tmem import chunks
 from tmem.config import TAILS, check_choice, check_int
+from tmem.layout import checked_reset
 from tmem.typing import Mask, Tokens
 
 _KERNEL = nnx.initializers.lecun_normal()
@@ -96,6 +97,7 @@ class RecurrentMemory(nnx.Module):
     *,
     tail: str | None = None,
     count: jax.Array | None = None,
+    reset: jax.Array | None = None,
   ) -> tuple[Tokens, NamedTuple]:
     """Reads the memory for every token and writes the tokens into it, chunk by chunk.
 
@@ -111,6 +113,9 @@ class RecurrentMemory(nnx.Module):
         None means `config.tail`.
       count: [batch] int32, how many of a row's tokens there are, for `tail="hold"`; None: all.
         Those behind are not even positions, as masked tokens are: the stream goes on in front.
+      reset: [batch, tokens] bool, True on the first token of a document; None: none begins. From
+        there on the memory is empty until the document itself has written; in front of it nothing
+        changes.
 
     Returns:
       `(y, state)`: y [batch, tokens, features] in `config.dtype`, and the state after `x`.
@@ -127,7 +132,8 @@ class RecurrentMemory(nnx.Module):
     x = x.astype(self.config.dtype)
     if count is not None and tail != "hold":
       raise ValueError("count: given, but only with tail='hold' does a stream go on")
-    parts, state = chunks.split(x, mask, state, self.config.chunk_size, tail, count)
+    reset = checked_reset(reset, x.shape[:2])
+    parts, state = chunks.split(x, mask, state, self.config.chunk_size, tail, count, reset)
     y, state = self.run(parts, state)
     if parts.real is not None:
       y = jnp.where(jnp.any(parts.real, -1)[..., None, None], y, 0)

@@ -120,9 +120,10 @@ class SlotMemory(RecurrentMemory):
 
   def run(self, parts: chunks.Chunks, state: SlotState) -> tuple[jax.Array, SlotState]:
     """See `RecurrentMemory`."""
+    _, own = parts.contents()
     by_chunk = jax.tree.map(
       lambda a: jnp.moveaxis(a, 1, 0),
-      (self.token(parts.tokens), parts.real, parts.written()),
+      (self.token(parts.tokens), own, parts.written(), parts.fresh(), parts.cleared()),
     )
     # A step is cheaper to do again than to keep for the backward pass.
     step = jax.checkpoint(self._step, prevent_cse=False)
@@ -131,18 +132,28 @@ class SlotMemory(RecurrentMemory):
 
   def _step(self, slots: jax.Array, chunk):
     """One chunk: its tokens read the slots, then the slots take it in."""
-    tokens, real, write = chunk
+    tokens, own, write, fresh, clear = chunk
     read_query, write_query, value, token_gate = jnp.split(tokens, 4, axis=-1)
     normed = self.slot_norm(slots.astype(self.config.dtype))
     scale = self.features**-0.5
-    read = jax.nn.softmax(jnp.einsum("btf,bsf->bts", read_query, normed) * scale, axis=-1)
-    y = jnp.einsum("bts,bsf->btf", read, normed)
+    y = self._read(read_query, normed)
+    if clear is not None:
+      start = self.empty(len(slots)).slots
+      slots = select_rows(clear, start, slots)
+      normed = self.slot_norm(slots.astype(self.config.dtype))
+      empty = self.slot_norm(start.astype(self.config.dtype))
+      y = jnp.where(fresh[..., None], self._read(read_query, empty), y)
 
     share = jax.nn.softmax(jnp.einsum("bsf,btf->bst", normed, write_query) * scale, axis=1)
-    if real is not None:
-      share = jnp.where(real[:, None], share, 0)
+    if own is not None:
+      share = jnp.where(own[:, None], share, 0)
     taken = jnp.einsum("bst,btf->bsf", share, value)
     gate = jnp.einsum("bst,btf->bsf", share, token_gate)
     keep = jax.nn.sigmoid(self.keep(normed) + gate).astype(slots.dtype)
     new = keep * slots + (1 - keep) * jnp.tanh(taken).astype(slots.dtype)
     return select_rows(write, new, slots), y
+
+  def _read(self, query: jax.Array, normed: jax.Array) -> jax.Array:
+    """What tokens [batch, tokens, features] get from slots [batch, count, features]."""
+    scores = jnp.einsum("btf,bsf->bts", query, normed) * self.features**-0.5
+    return jnp.einsum("bts,bsf->btf", jax.nn.softmax(scores, axis=-1), normed)

@@ -10,11 +10,13 @@ from tmem.attention import ATTENTION, SelfAttention
 from tmem.chunks import State
 from tmem.gated_delta import GatedDelta
 from tmem.layer_norm import LayerNorm
-from tmem.past import Past, Place
+from tmem.layout import Layout
+from tmem.past import Past
 from tmem.recurrent import RecurrentMemory
-from tmem.typing import Mask, Tokens
+from tmem.segment_attention import SegmentAttention
+from tmem.typing import Tokens
 
-ATTENTION_KINDS = (*ATTENTION, "delta")
+ATTENTION_KINDS = (*ATTENTION, "delta", "segments")
 
 
 class AttentionSpec(NamedTuple):
@@ -24,17 +26,25 @@ class AttentionSpec(NamedTuple):
     kind: a name of `ATTENTION_KINDS`.
     window: see `SelfAttention`.
     rotary: see `SelfAttention`.
+    segment: see `SegmentAttention`.
+    cached: see `SegmentAttention`.
   """
 
   kind: str = "full"
   window: int | None = None
   rotary: bool = False
+  segment: int | None = None
+  cached: int | None = None
 
-  def make(self, features: int, num_heads: int, **types) -> SelfAttention | GatedDelta:
+  def make(
+    self, features: int, num_heads: int, **types
+  ) -> SelfAttention | GatedDelta | SegmentAttention:
     """The module; `types` are its keyword arguments."""
     if self.kind == "delta":
       return GatedDelta(features, num_heads, **types)
-    return SelfAttention(features, num_heads, *self, **types)
+    if self.kind == "segments":
+      return SegmentAttention(features, num_heads, self.segment, self.cached, **types)
+    return SelfAttention(features, num_heads, self.kind, self.window, self.rotary, **types)
 
 
 class Mlp(nnx.Module):
@@ -81,15 +91,13 @@ class MemoryFusion(nnx.Module):
     x: Tokens,
     memory: RecurrentMemory,
     state: State,
-    mask: Mask | None = None,
+    layout: Layout,
     key: jax.Array | None = None,
-    at: Place | None = None,
   ) -> tuple[Tokens, State]:
     """Returns x + sigmoid(γ) · dropout(memory(LayerNorm(x))), and the state after x."""
-    if at is not None:
-      y, state = memory(self.norm(x), state, mask, tail="hold", count=at.count)
-    else:  # the whole input at once: nothing may wait in a state that goes on to another block
-      y, state = memory(self.norm(x), state, mask, tail="commit")
+    # Of a whole input, nothing may wait in a state that goes on to another block.
+    how = {"tail": "commit"} if layout.at is None else {"tail": "hold", "count": layout.at.count}
+    y, state = memory(self.norm(x), state, layout.mask, reset=layout.reset, **how)
     gate = jax.nn.sigmoid(self.gate[...]).astype(x.dtype)
     return x + gate * apply_dropout(self.dropout, y.astype(x.dtype), key), state
 
@@ -137,35 +145,36 @@ class Block(nnx.Module):
   def __call__(
     self,
     x: Tokens,
+    layout: Layout,
     memory: RecurrentMemory | None = None,
     state: State | None = None,
-    mask: Mask | None = None,
-    key: jax.Array | None = None,
     past: Past | None = None,
-    at: Place | None = None,
+    key: jax.Array | None = None,
+    distance_bias: jax.Array | None = None,
   ) -> tuple[Tokens, State | None, Past | None]:
     """Runs the block.
 
     Args:
       x: [batch, tokens, features].
+      layout: how the tokens lie in their streams.
       memory: the memory, for a block with a fusion.
       state: its state before the tokens.
-      mask: [batch, tokens] bool, False on tokens that do not exist; None: all are real.
-      key: dropout is on iff a key is given.
       past: what attention has kept of the streams; None: they begin here.
-      at: where the tokens stand in the streams, with `past` alone.
+      key: dropout is on iff a key is given.
+      distance_bias: what blocks with segments share, see `SegmentAttention`; None in others.
 
     Returns:
       `(x, state, past)` after the tokens.
     """
     keys = (None, None, None) if key is None else jax.random.split(key, 3)
-    attended, past = self.attention(self.attention_norm(x), mask, past, at)
+    shared = () if distance_bias is None else (distance_bias,)
+    attended, past = self.attention(self.attention_norm(x), layout, past, *shared)
     if self.output_norm is not None:
       attended = self.output_norm(attended)
     x = x + apply_dropout(self.dropout, attended, keys[0])
     x = x + self.mlp(self.mlp_norm(x), keys[1])
     if self.fusion is not None:
-      x, state = self.fusion(x, memory, state, mask, keys[2], at)
+      x, state = self.fusion(x, memory, state, layout, keys[2])
     return x, state, past
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import Gates, MemoryState, StepInputs, lstm_update, select_rows
+from tmem.cell import Gates, MemoryState, StepInputs, lstm_update, memory_step, select_rows
 from tmem.grid import corner_weights
 from tmem.typing import Coords, Features, Grid, Spread, Volume
 from tmem.window import Window, window_at
@@ -64,7 +64,13 @@ class _Chunk(NamedTuple):
 def windowed_scan(
   params: WindowGates, state: MemoryState, inputs: StepInputs, window: Grid
 ) -> tuple[MemoryState, jax.Array]:
-  """Same contract as `tmem.scan.plain_scan`, with an update of `window` cells per axis."""
+  """Same contract as `tmem.scan.plain_scan`, with an update of `window` cells per axis.
+
+  Where rows are emptied on the way all cells change: such a scan costs what all cells cost.
+  """
+  if inputs.clear is not None:
+    step = jax.checkpoint(functools.partial(memory_step, params, window=window))
+    return jax.lax.scan(step, state, inputs)
   shape = state.hidden.shape
   plan = _Plan(shape[0], shape[1:-1], window)
   rows = jnp.concatenate([state.hidden, state.cell], axis=-1).reshape(-1, 2 * shape[-1])

@@ -168,7 +168,9 @@ class Oracle:
     return y, hidden, cell
 
 
-def _random_case(name, grid, chunks, masked=False, batch=2, channels=2, dtype=np.float64):
+def _random_case(
+  name, grid, chunks, masked=False, cleared=False, batch=2, channels=2, dtype=np.float64
+):
   rng = np.random.default_rng(chunks)
   kind, axes = DYNAMICS[name].params, len(grid)
   sizes = kind(*kind._fields).shapes(axes, channels)
@@ -180,6 +182,7 @@ def _random_case(name, grid, chunks, masked=False, batch=2, channels=2, dtype=np
     content=rng.normal(size=(chunks, batch, channels)),
     spread=rng.uniform(0.2, 1.5, size=(chunks, batch)),
     write=rng.uniform(size=(chunks, batch)) < 0.5 if masked else None,
+    clear=rng.uniform(size=(chunks, batch)) < 0.3 if cleared else None,
   )
   case = params, state, inputs
   return jax.tree.map(lambda a: a if a.dtype == bool else a.astype(dtype), case)
@@ -188,8 +191,8 @@ def _random_case(name, grid, chunks, masked=False, batch=2, channels=2, dtype=np
 def _results(case, **settings):
   """State, reads, and all gradients of one random sum of them."""
 
-  def run(params, state, floats, write):
-    state, reads = memory_scan(params, state, StepInputs(*floats, write), **settings)
+  def run(params, state, floats, rows):
+    state, reads = memory_scan(params, state, StepInputs(*floats, *rows), **settings)
     total = sum(
       jnp.sum(a * jnp.cos(jnp.arange(a.size, dtype=a.dtype).reshape(a.shape)))
       for a in (state.hidden, state.cell, reads)
@@ -198,7 +201,7 @@ def _results(case, **settings):
 
   params, state, inputs = case
   call = jax.jit(jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True))
-  return call(params, state, tuple(inputs)[:4], inputs.write)
+  return call(params, state, tuple(inputs)[:4], tuple(inputs)[4:])
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from tmem.attention import SelfAttention, causal_attention, local_attention
+from tmem.layout import Layout
 
 HEADS, SIZE, WINDOW = 2, 3, 4
 
@@ -109,4 +110,4 @@ def test_module_projects_attends_and_projects_back(window, randomised, compiled)
   q, k, v = (part.reshape(2, 7, HEADS, SIZE) for part in np.split(np.asarray(qkv), 3, axis=-1))
   attended = dense(q, k, v, window, mask).reshape(x.shape)
   expected = attended @ np.asarray(arrays["out"]["kernel"]) + arrays["out"]["bias"]
-  np.testing.assert_allclose(compiled(module)(x, mask)[0], expected, atol=1e-5)
+  np.testing.assert_allclose(compiled(module)(x, Layout(mask))[0], expected, atol=1e-5)

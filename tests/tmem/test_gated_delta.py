@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from tmem.gated_delta import BLOCK, GatedDelta, gated_delta_rule
+from tmem.layout import Layout
 
 HEADS, SIZE = 2, 4
 
@@ -80,21 +81,21 @@ def module(randomised):
 
 def test_masked_tokens_are_as_good_as_none(module, compiled):
   x = np.random.default_rng(0).normal(size=(1, 9, HEADS * SIZE)).astype(np.float32)
-  whole = compiled(module)(x, np.ones((1, 9), bool))[0]
+  whole = compiled(module)(x, Layout(np.ones((1, 9), bool)))[0]
   for left, right in ((3, 0), (0, 4)):
     padded = np.pad(x, [(0, 0), (left, right), (0, 0)], constant_values=7.0)
     mask = np.pad(np.ones((1, 9), bool), [(0, 0), (left, right)])
-    y = compiled(module)(padded, mask)[0][:, left : left + 9]
+    y = compiled(module)(padded, Layout(mask))[0][:, left : left + 9]
     np.testing.assert_allclose(y, whole, atol=1e-5)
 
 
 def test_a_token_is_mixed_from_those_before_it_alone(module, compiled):
   x = np.random.default_rng(1).normal(size=(1, 9, HEADS * SIZE)).astype(np.float32)
-  before = np.asarray(compiled(module)(x)[0])
+  before = np.asarray(compiled(module)(x, Layout())[0])
   for position in range(9):
     other = x.copy()
     other[:, position] += 1.0
-    moved = np.abs(compiled(module)(other)[0] - before).max(axis=(0, 2)) > 0
+    moved = np.abs(compiled(module)(other, Layout())[0] - before).max(axis=(0, 2)) > 0
     assert moved.tolist() == [query >= position for query in range(9)]
 
 

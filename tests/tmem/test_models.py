@@ -12,6 +12,7 @@ from flax import nnx
 from tmem import MemoryConfig
 from tmem.audit import future_influence
 from tmem.decoder_config import METHODS
+from tmem.layout import Layout
 from tmem.models import LanguageConfig, LanguageModel
 from tmem.transformer import MemoryFusion
 
@@ -178,7 +179,7 @@ def test_scope_layer_starts_every_block_empty_and_depth_hands_on(changes, models
     states = []
     for layer, block in enumerate(model.blocks):
       before = states[-1] if states and "state_scope" in changes else model.memory.init_state(3)
-      x = x + block.attention(block.attention_norm(x))[0]
+      x = x + block.attention(block.attention_norm(x), Layout())[0]
       x = x + block.mlp(block.mlp_norm(x))
       if layer in model.config.memory_layers:
         y, after = model.memory(block.fusion.norm(x), before)

@@ -70,6 +70,21 @@ def channels_last(array):
   return jnp.asarray(np.moveaxis(array, 1, -1))
 
 
+def test_segments_carry_their_cache(precision):
+  """Three segments in one call, and as a stream in pieces that are no segments."""
+  vector = Vector("lm_xl_three_segments.npz", precision)
+  model = interop.build_from_reference(vector.config, vector.group("param/"))
+  graphdef, params = nnx.split(model)
+  tokens, expected = vector["input/tokens"], vector["output/logits"]
+  logits = jax.jit(lambda params: nnx.merge(graphdef, params)(tokens))(params)
+  assert_close(logits, expected, precision, "logits")
+  onward = jax.jit(lambda *args: nnx.merge(graphdef, params).onward(*args))
+  stream = model.init_stream(len(tokens))
+  for start, stop in ((0, 7), (7, 30), (30, 36)):
+    logits, stream = onward(tokens[:, start:stop], stream)
+    assert_close(logits, expected[:, start:stop], precision, f"tokens {start} to {stop}")
+
+
 @pytest.mark.parametrize("implementation", ["plain", "fast"])
 @pytest.mark.parametrize("name", MEMORY_VECTORS)
 def test_memory_matches(name, implementation, precision):

@@ -51,7 +51,7 @@ def test_a_model_with_rotary_positions_takes_streams_of_any_length(randomised):
   assert np.abs(logits[:, 1] - logits[:, 4]).max() > 1e-3  # token 1 sees one token less
 
 
-@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.rotary])
+@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.positions == "rotary"])
 def test_heads_of_an_odd_size_are_refused(method):
   with pytest.raises(ValueError, match=r"features: .* got 6 in 2 heads"):
     LanguageConfig(vocab_size=7, features=6, num_heads=2, method=method)
