@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import grain
 import numpy as np
 
 # A window is a slice of an array in memory: reading ahead would only cost threads.
-_READ_IN_PLACE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+READ_IN_PLACE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 
 def train_batches(
@@ -19,6 +19,7 @@ def train_batches(
   seed: int = 0,
   host_index: int = 0,
   host_count: int = 1,
+  borders: np.ndarray | None = None,
 ) -> grain.DatasetIterator:
   """Iterates over shuffled windows of `length + 1` tokens, without end.
 
@@ -36,37 +37,30 @@ def train_batches(
     seed: order and offsets follow from it, in [0, 2**32).
     host_index: which share of each global batch, in [0, host_count).
     host_count: number of hosts that share each global batch; it divides `batch_size`.
+    borders: [N] bool, True on the first token of each document; None: documents are one.
 
   Returns:
     An iterator over `{"inputs", "targets"}`, int32 [batch_size // host_count, length], targets
-    one token later than inputs. `get_state()` is JSON-able; `set_state` of it on an iterator
-    made with the same arguments continues with exactly the batches that would have followed.
+    one token later than inputs; with `borders` also "reset", those of the inputs. `get_state()` is
+    JSON-able; `set_state` of it on an iterator made with the same arguments continues with exactly
+    the batches that would have followed.
 
   Raises:
     ValueError: if an argument is out of its range or `tokens` is shorter than one window.
   """
-  tokens = _checked_tokens(tokens, length)
-  _check_at_least("batch_size", batch_size, 1)
-  _check_at_least("host_count", host_count, 1)
+  tokens = checked_tokens(tokens, length)
+  check_at_least("batch_size", batch_size, 1)
   if tokens.size < length + 1:
     raise ValueError(
       f"tokens: the split has {tokens.size} tokens, fewer than one window of length + 1 ="
       f" {length + 1}; use a smaller length or more text"
     )
-  if batch_size % host_count:
-    raise ValueError(
-      f"batch_size: got {batch_size}, expected a multiple of host_count = {host_count}"
-    )
-  if not 0 <= host_index < host_count:
-    raise ValueError(
-      f"host_index: got {host_index}, expected 0 <= host_index < host_count = {host_count}"
-    )
+  rows = check_host(batch_size, host_index, host_count)
   if not 0 <= seed < 2**32:
     raise ValueError(f"seed: got {seed}, expected 0 <= seed < 2**32")
 
   windows = max(1, (tokens.size - length) // length)
   last_offset = min(length - 1, tokens.size - 1 - windows * length)
-  rows = batch_size // host_count
   share = slice(host_index * rows, (host_index + 1) * rows)
 
   @functools.lru_cache(maxsize=2)  # a batch touches two epochs at most, or runs through them
@@ -82,13 +76,17 @@ def train_batches(
     .repeat()
     .map_with_index(start)
     .batch(batch_size)
-    .map(lambda starts: _cut(tokens, np.asarray(starts)[share], length))
+    .map(lambda starts: _cut(tokens, np.asarray(starts)[share], length, borders))
   )
-  return iter(dataset.to_iter_dataset(_READ_IN_PLACE))
+  return iter(dataset.to_iter_dataset(READ_IN_PLACE))
 
 
 def eval_batches(
-  tokens: np.ndarray, batch_size: int, length: int
+  tokens: np.ndarray,
+  batch_size: int,
+  length: int,
+  borders: np.ndarray | None = None,
+  of_targets: Mapping[str, np.ndarray] | None = None,
 ) -> Iterable[dict[str, np.ndarray]]:
   """Every target token of a split exactly once: the protocol "windows".
 
@@ -99,17 +97,20 @@ def eval_batches(
     tokens: [N] int32 ids of one split, N >= 2.
     batch_size: rows of a batch.
     length: tokens per row.
+    borders: [N] bool, True on the first token of each document; None: documents are one.
+    of_targets: [N] arrays whose values at the targets go along, by name.
 
   Returns:
     What can be iterated over as often as needed, giving `{"inputs", "targets"}`, int32
-    [batch_size, length], and `"mask"`, bool of that shape, False on padding. The last batch is
-    padded to full size; N - 1 targets are unmasked in all.
+    [batch_size, length], and `"mask"`, bool of that shape, False on padding; with `borders` also
+    "reset", those of the inputs. The last batch is padded to full size; N - 1 targets are unmasked
+    in all.
 
   Raises:
     ValueError: if an argument is out of its range or `tokens` has no target.
   """
-  tokens = _checked_tokens(tokens, length)
-  _check_at_least("batch_size", batch_size, 1)
+  tokens = checked_tokens(tokens, length)
+  check_at_least("batch_size", batch_size, 1)
   targets = tokens.size - 1
   if targets < 1:
     raise ValueError(
@@ -123,24 +124,48 @@ def eval_batches(
     flat = np.zeros(per_batch + 1, np.int32)
     flat[: count + 1] = tokens[begin : begin + count + 1]
     mask = np.arange(per_batch) < count
-    inputs = np.where(mask, flat[:-1], 0)
-    return {
-      "inputs": inputs.reshape(batch_size, length),
-      "targets": flat[1:].reshape(batch_size, length),
-      "mask": mask.reshape(batch_size, length),
-    }
+    found = {"inputs": np.where(mask, flat[:-1], 0), "targets": flat[1:], "mask": mask}
+    if borders is not None:
+      found["reset"] = _filled(borders[begin : begin + count], per_batch)
+    for name, values in (of_targets or {}).items():
+      found[name] = _filled(values[begin + 1 : begin + count + 1], per_batch)
+    return {name: values.reshape(batch_size, length) for name, values in found.items()}
 
   batches = -(-targets // per_batch)
-  return grain.MapDataset.range(batches).map(batch).to_iter_dataset(_READ_IN_PLACE)
+  return grain.MapDataset.range(batches).map(batch).to_iter_dataset(READ_IN_PLACE)
 
 
-def _cut(tokens: np.ndarray, starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-  windows = tokens[starts[:, None] + np.arange(length + 1)]
-  return {"inputs": windows[:, :-1], "targets": windows[:, 1:]}
+def _filled(values: np.ndarray, size: int) -> np.ndarray:
+  """`values` with zeros behind them."""
+  return np.pad(values, (0, size - values.size))
 
 
-def _checked_tokens(tokens: np.ndarray, length: int) -> np.ndarray:
-  _check_at_least("length", length, 1)
+def _cut(
+  tokens: np.ndarray, starts: np.ndarray, length: int, borders: np.ndarray | None
+) -> dict[str, np.ndarray]:
+  places = starts[:, None] + np.arange(length + 1)
+  windows = tokens[places]
+  batch = {"inputs": windows[:, :-1], "targets": windows[:, 1:]}
+  return batch if borders is None else batch | {"reset": borders[places[:, :-1]]}
+
+
+def check_host(batch_size: int, host_index: int, host_count: int) -> int:
+  """Rows of a global batch that a host has; raises ValueError if the hosts cannot share it."""
+  check_at_least("host_count", host_count, 1)
+  if batch_size % host_count:
+    raise ValueError(
+      f"batch_size: got {batch_size}, expected a multiple of host_count = {host_count}"
+    )
+  if not 0 <= host_index < host_count:
+    raise ValueError(
+      f"host_index: got {host_index}, expected 0 <= host_index < host_count = {host_count}"
+    )
+  return batch_size // host_count
+
+
+def checked_tokens(tokens: np.ndarray, length: int) -> np.ndarray:
+  """`tokens` as int32; raises ValueError if they are no row of integers, or `length` below 1."""
+  check_at_least("length", length, 1)
   tokens = np.asarray(tokens)
   if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
     raise ValueError(
@@ -149,6 +174,7 @@ def _checked_tokens(tokens: np.ndarray, length: int) -> np.ndarray:
   return tokens.astype(np.int32, copy=False)
 
 
-def _check_at_least(name: str, value: int, least: int) -> None:
+def check_at_least(name: str, value: int, least: int) -> None:
+  """Raises ValueError if a value is below `least`."""
   if value < least:
     raise ValueError(f"{name}: got {value}, expected at least {least}")

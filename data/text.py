@@ -38,6 +38,7 @@ class Corpus:
     valid: the same for validation.
     test: the same for the final test.
     split_bytes: bytes of text in each split.
+    document_starts: by split, [documents] int64, the places of the first token of each.
   """
 
   name: str
@@ -46,6 +47,13 @@ class Corpus:
   valid: np.ndarray
   test: np.ndarray
   split_bytes: Mapping[str, int]
+  document_starts: Mapping[str, np.ndarray]
+
+  def borders(self, split: str) -> np.ndarray:
+    """[tokens] bool, True on the first token of each document of a split."""
+    borders = np.zeros(getattr(self, split).size, bool)
+    borders[self.document_starts[split]] = True
+    return borders
 
   @property
   def vocab_size(self) -> int:
@@ -112,12 +120,21 @@ def load_corpus(
   built = make_tokenizer(
     kind, [] if kind == "byte" else [text.decode("utf-8") for text in texts.values()]
   )
+  encoded = {split: [built.encode_bytes(d.text) for d in documents[split]] for split in SPLITS}
+  sizes = {split: [tokens.size for tokens in encoded[split]] for split in SPLITS}
   return Corpus(
     name=name,
     tokenizer=built,
     split_bytes={split: len(text) for split, text in texts.items()},
-    **{split: built.encode_bytes(text) for split, text in texts.items()},
+    document_starts={split: _starts(sizes[split]) for split in SPLITS},
+    **{split: np.concatenate([np.zeros(0, np.int32), *encoded[split]]) for split in SPLITS},
   )
+
+
+def _starts(sizes: Sequence[int]) -> np.ndarray:
+  """Where documents of these sizes start, one behind the other; those without tokens left out."""
+  sizes = np.asarray(sizes, np.int64)
+  return (np.cumsum(sizes) - sizes)[sizes > 0]
 
 
 def _read_documents(name: str, data_dir: str | Path | None, data_path: str | Path | None) -> Splits:

@@ -1,9 +1,10 @@
 """Checkpoints: written atomically, restored exactly, never into another model.
 
-One folder per checkpoint, `checkpoints/<step>/`, with the items `params`, `optimizer` and
-`progress` (JSON: where the run is, and the path, type and shape of every array). A checkpoint is
-written beside its place and renamed into it, so what a killed save leaves behind never looks
-like a checkpoint. The newest checkpoints are kept, and the best one of each of them.
+One folder per checkpoint, `checkpoints/<step>/`, with the items `params`, `optimizer`, `carry`
+(where batches go on from the last ones) and `progress` (JSON: where the run is, and the path, type
+and shape of every array). A checkpoint is written beside its place and renamed into it, so what a
+killed save leaves behind never looks like a checkpoint. The newest checkpoints are kept, and the
+best one of each of them.
 """
 
 import re
@@ -81,14 +82,14 @@ class Checkpoints:
     if found is None:
       return None
     arrays, progress, step = found
-    leaves = [*arrays["params"].values(), *arrays["optimizer"].values()]
-    tree = jax.tree.structure((abstract.params, abstract.opt_state))
-    params, opt_state = jax.tree.unflatten(tree, leaves)
+    leaves = [leaf for item in arrays.values() for leaf in item.values()]
+    tree = jax.tree.structure((abstract.params, abstract.opt_state, abstract.carry))
+    params, opt_state, carry = jax.tree.unflatten(tree, leaves)
     counters = [
       jax.device_put(jax.numpy.int32(value), like.sharding)
       for value, like in ((step, abstract.step), (progress["skipped"], abstract.skipped))
     ]
-    return TrainState(counters[0], params, opt_state, counters[1]), progress
+    return TrainState(counters[0], params, opt_state, counters[1], carry), progress
 
   def restore_params(self, abstract_params: Any) -> tuple[Any, int] | None:
     """Restores the parameters of the best checkpoint, or of the newest while none is best.
@@ -122,7 +123,7 @@ class Checkpoints:
         failure = failure or (path, error)
         continue
       for name, flat in items.items():
-        _check_same_arrays(path, name, saved[name], _shapes(flat))
+        _check_same_arrays(path, name, saved.get(name, {}), _shapes(flat))
       try:
         restored = self._orbax.restore(
           path,
@@ -182,7 +183,9 @@ class Checkpoints:
 
 
 def _items(state: TrainState) -> dict[str, dict[str, Any]]:
-  return {"params": _flat(state.params), "optimizer": _flat(state.opt_state)}
+  items = {"params": _flat(state.params), "optimizer": _flat(state.opt_state)}
+  carry = _flat(state.carry)
+  return items | {"carry": carry} if carry else items
 
 
 def _flat(tree: Any) -> dict[str, Any]:

@@ -25,6 +25,24 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class StreamConfig:
+  """How the text of a run is cut, and what crosses the cuts.
+
+  Attributes:
+    carry_state: whether training batches go on where the last ones stopped: contiguous segments of
+      parallel streams, with memories and attention's pasts handed on.
+    tbptt: segments of `max_length` tokens in a step, through all of which gradients flow.
+    packing: whether documents that share a row or stream do not see one another.
+    protocol: of evaluations: "windows", each from an empty memory, or "stream", one pass.
+  """
+
+  carry_state: bool = False
+  tbptt: int = 1
+  packing: bool = False
+  protocol: str = "windows"
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimConfig:
   """AdamW with linear warm-up and cosine decay.
 
@@ -115,6 +133,7 @@ class LanguageRun:
   Attributes:
     mode: "train", "eval" or "generate".
     data: which text.
+    stream: how it is cut.
     model: the model; its vocab_size is a placeholder until the text is read.
     optim: the optimizer.
     run: how the run proceeds.
@@ -124,6 +143,7 @@ class LanguageRun:
 
   mode: str
   data: DataConfig
+  stream: StreamConfig
   model: LanguageConfig
   optim: OptimConfig
   run: RunConfig

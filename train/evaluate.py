@@ -8,41 +8,50 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from train.losses import Sums
+from train.losses import Batch, Carried, LossFn, Sums, as_carried
 from train.metrics import weighted_means
-from train.sharding import put_global_batch, replicated
+from train.sharding import batch_sharding, put_global_batch, replicated
 
 
 def make_evaluate(
-  graphdef: nnx.GraphDef, loss_fn: Callable[..., Sums], mesh: Mesh
+  graphdef: nnx.GraphDef, loss_fn: LossFn | Carried, mesh: Mesh
 ) -> Callable[..., dict[str, float] | None]:
   """Builds the evaluation of a split.
 
   Args:
     graphdef: the model's structure.
-    loss_fn: `loss_fn(model, batch, None)` returns sums over the batch.
+    loss_fn: `loss_fn(model, batch, None)` returns sums over the batch; one that carries something
+      on does so from batch to batch of a split, beginning anew with each.
     mesh: the device mesh; batches are split over it.
 
   Returns:
     `evaluate(params, batches, stop=lambda: False)`: token-weighted means over all batches, or
     None if `stop()` became true in between.
   """
+  carried = as_carried(loss_fn)
 
-  def eval_step(params: Any, batch: Mapping[str, jax.Array]) -> Sums:
-    return loss_fn(nnx.merge(graphdef, params), batch, None)
+  def eval_step(params: Any, carry: Any, batch: Batch) -> tuple[Sums, Any]:
+    return carried.loss(nnx.merge(graphdef, params), carry, batch, None)
 
-  eval_step = jax.jit(eval_step, out_shardings=replicated(mesh))
+  def init(params: Any, rows: int) -> Any:
+    return carried.init(nnx.merge(graphdef, params), rows)
+
+  by_row = batch_sharding(mesh)
+  eval_step = jax.jit(eval_step, donate_argnums=1, out_shardings=(replicated(mesh), by_row))
+  init = jax.jit(init, static_argnums=1, out_shardings=by_row)
 
   def evaluate(
     params: Any,
     batches: Iterable[Mapping[str, np.ndarray]],
     stop: Callable[[], bool] = lambda: False,
   ) -> dict[str, float] | None:
-    results, pending = [], None
+    results, pending, carry = [], None, None
     for batch in batches:
       if stop():
         return None
-      sums = eval_step(params, put_global_batch(batch, mesh))
+      if carry is None:
+        carry = init(params, len(next(iter(batch.values()))))
+      sums, carry = eval_step(params, carry, put_global_batch(batch, mesh))
       if pending is not None:  # read one batch late, so that devices never wait for the host
         results.append(jax.device_get(pending))
       pending = sums

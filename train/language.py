@@ -61,19 +61,20 @@ def train(config: LanguageRun) -> None:
 
 
 def evaluate(config: LanguageRun) -> None:
-  """Evaluates the best checkpoint on whole splits, prints that and writes `eval.json`."""
+  """Evaluates the best checkpoint on whole splits, prints that and writes `eval_PROTOCOL.json`."""
   corpus = language_task.load_corpus(config.data)
   language_task.check_same_text(config, corpus)
   task = language_task.make_task(config, corpus)
   mesh = make_mesh(config.run.mesh, config.run.batch_size)
   graphdef, params, step = inference.restore_best(task.build, config.run, mesh)
-  run_split = make_evaluate(graphdef, task.loss_fn, mesh)
+  run_split = make_evaluate(graphdef, task.eval_loss_fn, mesh)
   measured: dict[str, Any] = {"step": step, "protocol": task.protocol}
+  print(f"protocol: {task.protocol}")
   for split in task.splits:
     for name, value in task.metrics(run_split(params, task.eval_batches(split, 0)), split).items():
       measured[f"{split}_{name}"] = value
-      print(f"{split} {name.replace('_', ' ')}: {value:.4f}")
-  outputs.write_json(config.run.workdir / outputs.EVALUATION, measured)
+      print(f"{split} {name.replace('_', ' ')}: {value:,.4f}")
+  outputs.write_json(config.run.workdir / f"eval_{task.protocol}.json", measured)
 
 
 def write(config: LanguageRun) -> None:

@@ -7,10 +7,12 @@ from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig
 from train import configure, flag_table
 from train.command import Command, Flag, columns
-from train.config import DataConfig, LanguageRun, SampleConfig
+from train.config import DataConfig, LanguageRun, SampleConfig, StreamConfig
 from train.errors import FlagError
 from train.parsers import TEXT, Choice, Integer, Number
 
+PROTOCOLS = ("windows", "stream")
+ORDERS = ("shuffled", "contiguous")
 PRESETS = ("quickstart", "cpu", "smoke", "paper")
 TASK = {
   "workdir": flag_table.WORKDIR,
@@ -26,6 +28,18 @@ TASK = {
   "data_dir": flag_table.DATA_DIR,
   "data_path": Flag(TEXT, None, "File or folder of --dataset=text."),
   "tokenizer": Flag(Choice(TOKENIZERS), None, "Default: the dataset's usual one."),
+}
+STREAM = {
+  "order": Flag(
+    Choice(ORDERS), None, "Of training segments. Default: contiguous with --carry_state."
+  ),
+  "tbptt": Flag(Integer(1), 1, "Segments that gradients flow through, with --carry_state."),
+  "protocol": Flag(
+    Choice(PROTOCOLS),
+    None,
+    "Evaluation: windows from an empty memory, or one pass as a stream. Default: stream with"
+    " --carry_state.",
+  ),
 }
 MODEL = {
   **flag_table.BLOCKS,
@@ -108,6 +122,7 @@ def build(values: dict[str, Any]) -> LanguageRun:
   return LanguageRun(
     mode=values["mode"],
     data=configure.pick(DataConfig, values, data_dir=configure.data_dir(values)),
+    stream=stream_config(values, model),
     model=model,
     optim=optim,
     run=configure.run_config(values),
@@ -116,10 +131,32 @@ def build(values: dict[str, Any]) -> LanguageRun:
   )
 
 
+def stream_config(values: dict[str, Any], model: LanguageConfig) -> StreamConfig:
+  """How the text is cut; raises FlagError if the flags do not fit together."""
+  carry, order = values["carry_state"], values["order"]
+  if carry and order == "shuffled":
+    raise FlagError(
+      "--carry_state: segments in --order=shuffled do not follow one another, so there is nothing"
+      " to carry; use --order=contiguous"
+    )
+  if order == "contiguous" and not carry:
+    raise FlagError("--order=contiguous: only for --carry_state, which it is the default of")
+  if values["tbptt"] > 1 and not carry:
+    raise FlagError(f"--tbptt={values['tbptt']}: without --carry_state a row is one segment")
+  protocol = values["protocol"] or ("stream" if carry else "windows")
+  if not model.causal and (carry or protocol == "stream"):
+    raise FlagError(
+      "--state_scope=depth: reads what later tokens write, and a stream has no end; leave"
+      " --carry_state and --protocol=stream out"
+    )
+  return configure.pick(StreamConfig, values, protocol=protocol)
+
+
 COMMAND = Command(
   name="language",
   groups={
     "Task": TASK,
+    "Streams": STREAM,
     "Model": MODEL,
     "Memory": flag_table.MEMORY,
     "Optimisation": flag_table.OPTIM,
@@ -128,12 +165,14 @@ COMMAND = Command(
   },
   build=build,
   switches={
+    "carry_state": "Hand memories and attention's pasts on from segment to segment.",
+    "packing": "Documents that share a row do not see one another.",
     "allow_future_leak": "Allow --state_scope=depth although it lets tokens see later ones.",
     **flag_table.SWITCHES,
   },
   presets=columns(PRESETS, TABLE),
   may_change=(*flag_table.MAY_CHANGE, "data_path", *SAMPLE),
   # What a trained model does not depend on.
-  use_may_change={"eval": ("batch_size", "seed"), "generate": ("seed",)},
+  use_may_change={"eval": ("batch_size", "seed", "protocol"), "generate": ("seed",)},
   renamed=flag_table.RENAMED,
 )

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,16 @@ import jax
 import numpy as np
 from flax import nnx
 
-from data import loader, text
+from data import loader, stream_loader, text
 from data.errors import DatasetError
 from tmem import interop
 from tmem.models import LanguageConfig, LanguageModel
 from train import outputs
 from train.config import DataConfig, LanguageRun
 from train.errors import FlagError, RunError
-from train.losses import language_loss
+from train.losses import REPEATS, language_loss, stream_loss
 from train.metrics import language_metrics
-from train.task import Task
+from train.task import HostBatch, Task, TrainBatches
 
 EVAL_TOKENS = 2048
 
@@ -142,45 +142,23 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
     corpus: its text.
 
   Returns:
-    The task. Splits are cut into windows of `max_length` tokens that do not overlap.
+    The task.
 
   Raises:
-    FlagError: if the text is shorter than a sequence.
+    FlagError: if the text is shorter than a batch needs.
   """
-  model = model_config(config, corpus)
-  batch_size, length = config.run.batch_size, model.max_length
-  for split, least in (("train", length + 1), ("valid", 2), ("test", 2)):
-    tokens = getattr(corpus, split).size
-    if tokens < least:
-      raise FlagError(
-        f"--max_length={length}: the {split} split has {tokens} tokens, expected at least {least};"
-        " use more text or a smaller length"
-      )
-
-  def train_batches():
-    return loader.train_batches(
-      corpus.train,
-      batch_size,
-      length,
-      config.run.seed,
-      jax.process_index(),
-      jax.process_count(),
-    )
-
-  def eval_batches(split: str, limit: int) -> Any:
-    tokens = getattr(corpus, split)
-    # Short batches are evaluated several at a time; what is measured does not depend on it.
-    rows = batch_size * max(1, EVAL_TOKENS // (batch_size * length))
-    return loader.eval_batches(tokens[: limit + 1] if limit else tokens, rows, length)
+  model, stream = model_config(config, corpus), config.stream
+  check_lengths(config, corpus)
 
   def metrics(means: dict[str, float], split: str) -> dict[str, float]:
-    return language_metrics(means["loss"], corpus.bytes_per_token(split))
+    return language_metrics(means, corpus.bytes_per_token(split))
 
   def describe(trained: nnx.Module) -> dict[str, Any]:
     return {
       "method": model.method,
       "dataset": corpus.name,
       "tokenizer": corpus.tokenizer.to_dict()["kind"],
+      "carry_state": stream.carry_state,
       "causal": trained.causal,
       "state_bytes": trained.state_bytes(),
       "fusion_gates": trained.fusion_gates(),
@@ -191,12 +169,76 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
     item="tokens",
     count_items=lambda batch: batch["targets"].size,
     splits=("valid", "test"),
-    protocol="windows",
+    protocol=stream.protocol,
     build=lambda rngs: LanguageModel(model, rngs=rngs),
-    loss_fn=language_loss,
-    train_batches=train_batches,
-    eval_batches=eval_batches,
+    loss_fn=stream_loss if stream.carry_state else language_loss,
+    eval_loss_fn=stream_loss if stream.protocol == "stream" else language_loss,
+    train_batches=lambda: train_batches(config, corpus),
+    eval_batches=lambda split, limit: eval_batches(config, corpus, split, limit),
     metrics=metrics,
     describe=describe,
     export=interop.save_model,
   )
+
+
+def check_lengths(config: LanguageRun, corpus: text.Corpus) -> None:
+  """Raises FlagError if a split has too few tokens for a run."""
+  length, rows = config.model.max_length, config.run.batch_size
+  least = {"train": length + 1, "valid": 2, "test": 2}
+  if config.stream.carry_state:
+    length *= config.stream.tbptt
+    least["train"] = rows * length + 1
+  for split, needed in least.items():
+    tokens = getattr(corpus, split).size
+    if tokens < needed:
+      raise FlagError(
+        f"--max_length={config.model.max_length}: the {split} split has {tokens} tokens, expected"
+        f" at least {needed}; use more text or a smaller length"
+      )
+
+
+def train_batches(config: LanguageRun, corpus: text.Corpus) -> TrainBatches:
+  """Batches of shuffled windows, or of streams that go on from batch to batch."""
+  stream, run, length = config.stream, config.run, config.model.max_length
+  host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
+  borders = corpus.borders("train") if stream.packing else None
+  if stream.carry_state:
+    return stream_loader.stream_batches(
+      corpus.train, run.batch_size, length * stream.tbptt, borders=borders, **host
+    )
+  return loader.train_batches(
+    corpus.train, run.batch_size, length, run.seed, borders=borders, **host
+  )
+
+
+def eval_batches(
+  config: LanguageRun, corpus: text.Corpus, split: str, limit: int
+) -> Iterable[HostBatch]:
+  """The batches of a split, or of about its first `limit` tokens, by the run's protocol."""
+  stream, rows, length = config.stream, config.run.batch_size, config.model.max_length
+  size = limit + 1 if limit else None
+  tokens = getattr(corpus, split)[:size]
+  more = {
+    "borders": corpus.borders(split)[:size] if stream.packing else None,
+    "of_targets": {"repeat": repeats(tokens, config.model.window)},
+  }
+  if stream.protocol == "stream":
+    return stream_loader.eval_stream_batches(tokens, rows, length, **more)
+  # Short batches are evaluated several at a time; what is measured does not depend on it.
+  rows *= max(1, EVAL_TOKENS // (rows * length))
+  return loader.eval_batches(tokens, rows, length, **more)
+
+
+def repeats(tokens: np.ndarray, reach: int) -> np.ndarray:
+  """Of each token, where it was seen last: index into `REPEATS`, [N] int32.
+
+  Args:
+    tokens: [N] integers.
+    reach: largest distance that counts as near: what a windowed attention sees.
+  """
+  distance = stream_loader.previous_distances(tokens)
+  return np.select(
+    [distance == 0, distance <= reach],
+    [REPEATS.index("first"), REPEATS.index("near")],
+    REPEATS.index("far"),
+  ).astype(np.int32)

@@ -20,6 +20,7 @@ from train.config import OptimConfig, RunConfig
 from train.errors import Interrupted, RunError
 from train.evaluate import make_evaluate
 from train.interrupts import Interrupts
+from train.losses import as_carried
 from train.optim import learning_rate_schedule, make_optimizer
 from train.plots import plot_losses
 from train.progress import Progress
@@ -63,7 +64,13 @@ class _Loop:
     self.is_main = jax.process_index() == 0
     self.mesh = make_mesh(run.mesh, run.batch_size // optim.accumulate)
     optimizer = make_optimizer(optim)
-    self.setup = make_setup(task.build, optimizer, self.mesh, run.seed)
+    self.setup = make_setup(
+      task.build,
+      optimizer,
+      self.mesh,
+      run.seed,
+      lambda model: as_carried(task.loss_fn).init(model, run.batch_size),
+    )
     self.train_step = make_train_step(
       self.setup,
       task.loss_fn,
@@ -73,7 +80,7 @@ class _Loop:
       seed=run.seed,
       accumulate=optim.accumulate,
     )
-    self.evaluate = make_evaluate(self.setup.graphdef, task.loss_fn, self.mesh)
+    self.evaluate = make_evaluate(self.setup.graphdef, task.eval_loss_fn, self.mesh)
     self.checkpoints = Checkpoints(run.workdir / outputs.CHECKPOINTS, run.keep)
     self.batches = task.train_batches()
     self.state, self.progress = self._restore()

@@ -13,7 +13,6 @@ from train.errors import FlagError, RunError
 CONFIG = "config.json"
 RESULT = "result.json"
 METRICS = "metrics.jsonl"
-EVALUATION = "eval.json"
 TOKENIZER = "tokenizer.json"
 MODEL = "model"
 CHECKPOINTS = "checkpoints"

@@ -1,7 +1,7 @@
 """The training state and the one jitted function that advances it."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +11,9 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from train.losses import Sums
+from train.losses import Batch, Carried, LossFn, as_carried
 from train.sharding import batch_sharding, replicated, tree_shardings
 
-Batch = Mapping[str, jax.Array]
 DROPOUT_STREAM = 1
 
 
@@ -27,12 +26,14 @@ class TrainState(NamedTuple):
     opt_state: optimizer state; counts the updates made, so skipped steps do not move the
       schedule.
     skipped: int32 [], steps that were not finite and changed nothing.
+    carry: what the rows of a batch hand on to those of the next, see `train.losses.Carried`.
   """
 
   step: jax.Array
   params: Any
   opt_state: optax.OptState
   skipped: jax.Array
+  carry: Any = ()
 
 
 class Setup(NamedTuple):
@@ -54,6 +55,7 @@ def make_setup(
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   seed: int,
+  init_carry: Callable[[nnx.Module], Any] = lambda model: (),
 ) -> Setup:
   """Traces the model and decides where its state lies.
 
@@ -62,6 +64,7 @@ def make_setup(
     optimizer: an optax transformation.
     mesh: the device mesh.
     seed: seed of the parameters.
+    init_carry: what the rows of the first batch go on from.
 
   Returns:
     The setup; nothing is computed before `init` is called.
@@ -69,14 +72,19 @@ def make_setup(
   graphdef, _ = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(seed))), nnx.Param)
 
   def init(seed) -> TrainState:
-    params = nnx.to_pure_dict(nnx.split(build(nnx.Rngs(jax.random.key(seed))), nnx.Param)[1])
-    return TrainState(jnp.int32(0), params, optimizer.init(params), jnp.int32(0))
+    model = build(nnx.Rngs(jax.random.key(seed)))
+    params = nnx.to_pure_dict(nnx.split(model, nnx.Param)[1])
+    carry = init_carry(model)
+    return TrainState(jnp.int32(0), params, optimizer.init(params), jnp.int32(0), carry)
 
   # An argument, not a constant: runs that differ by the seed alone are one program to a
   # compilation cache.
   seed = np.uint32(seed)
   shapes = jax.eval_shape(init, seed)
   shardings = tree_shardings(shapes, mesh)
+  shardings = shardings._replace(
+    carry=jax.tree.map(lambda leaf: batch_sharding(mesh), shapes.carry)
+  )
   abstract = jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
     shapes,
@@ -91,7 +99,7 @@ def make_setup(
 
 def make_train_step(
   setup: Setup,
-  loss_fn: Callable[..., Sums],
+  loss_fn: LossFn | Carried,
   optimizer: optax.GradientTransformation,
   schedule: optax.Schedule,
   mesh: Mesh,
@@ -103,7 +111,8 @@ def make_train_step(
 
   Args:
     setup: from `make_setup`.
-    loss_fn: `loss_fn(model, batch, key)` returns sums, with "loss" and "weight" among them.
+    loss_fn: `loss_fn(model, batch, key)` returns sums, with "loss" and "weight" among them; or
+      one that carries something on.
     optimizer: the transformation that `setup` was made with.
     schedule: its learning rate, for the metrics.
     mesh: the device mesh.
@@ -115,17 +124,18 @@ def make_train_step(
     grad_norm (before clipping), lr, skipped (so far). A step whose loss or gradient is not
     finite leaves parameters and optimizer as they are and is counted.
   """
+  carried = as_carried(loss_fn)
 
-  def loss_sum(params, batch, key):
-    sums = loss_fn(nnx.merge(setup.graphdef, params), batch, key)
-    return sums["loss"], sums["weight"]
+  def loss_sum(params, carry, batch, key):
+    sums, carry = carried.loss(nnx.merge(setup.graphdef, params), carry, batch, key)
+    return sums["loss"], (sums["weight"], carry)
 
   grad_fn = jax.value_and_grad(loss_sum, has_aux=True)
 
   def train_step(seed: jax.Array, state: TrainState, batch: Batch):
     key = jax.random.fold_in(jax.random.key(seed), DROPOUT_STREAM)
     key = jax.random.fold_in(key, state.step)
-    loss, grads = _mean_gradient(grad_fn, state.params, batch, key, accumulate, mesh)
+    loss, grads, carry = _mean_gradient(grad_fn, state, batch, key, accumulate, mesh)
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -142,7 +152,11 @@ def make_train_step(
       "skipped": skipped,
     }
     new_state = TrainState(
-      state.step + 1, keep(params, state.params), keep(opt_state, state.opt_state), skipped
+      state.step + 1,
+      keep(params, state.params),
+      keep(opt_state, state.opt_state),
+      skipped,
+      keep(carry, state.carry),
     )
     return new_state, metrics
 
@@ -156,13 +170,14 @@ def make_train_step(
   return functools.partial(compiled, np.uint32(seed))
 
 
-def _mean_gradient(grad_fn, params, batch, key, accumulate, mesh):
-  """Mean loss and its gradient over `accumulate` micro-batches, one after the other."""
+def _mean_gradient(grad_fn, state, batch, key, accumulate, mesh):
+  """Mean loss, its gradient and the carry over micro-batches, one after the other."""
 
   def micro_step(total, inputs):
-    index, micro_batch = inputs
-    (loss, weight), grads = grad_fn(params, micro_batch, jax.random.fold_in(key, index))
-    return jax.tree.map(jnp.add, total, (loss, weight, grads)), None
+    index, micro_batch, carry = inputs
+    key_here = jax.random.fold_in(key, index)
+    (loss, (weight, carry)), grads = grad_fn(state.params, carry, micro_batch, key_here)
+    return jax.tree.map(jnp.add, total, (loss, weight, grads)), carry
 
   def split(rows):
     # Row i goes to micro-batch i % accumulate: every device keeps the rows it has.
@@ -170,10 +185,16 @@ def _mean_gradient(grad_fn, params, batch, key, accumulate, mesh):
     spec = jax.sharding.PartitionSpec(None, *batch_sharding(mesh).spec)
     return jax.lax.with_sharding_constraint(rows, jax.sharding.NamedSharding(mesh, spec))
 
+  def join(parts):
+    return parts.swapaxes(0, 1).reshape(-1, *parts.shape[2:])
+
+  zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, state.params))
   if accumulate == 1:
-    (loss, weight), grads = grad_fn(params, batch, jax.random.fold_in(key, 0))
+    total, carry = micro_step(zeros, (0, batch, state.carry))
   else:
-    zeros = (jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
-    micro_batches = (jnp.arange(accumulate), jax.tree.map(split, dict(batch)))
-    (loss, weight, grads), _ = jax.lax.scan(micro_step, zeros, micro_batches)
-  return loss / weight, jax.tree.map(lambda grad: grad / weight.astype(grad.dtype), grads)
+    parts = jax.tree.map(split, (dict(batch), state.carry))
+    total, carry = jax.lax.scan(micro_step, zeros, (jnp.arange(accumulate), *parts))
+    carry = jax.tree.map(join, carry)
+  loss, weight, grads = total
+  grads = jax.tree.map(lambda grad: grad / weight.astype(grad.dtype), grads)
+  return loss / weight, grads, carry

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from train.losses import Sums
+from train.losses import Carried, LossFn
 
 HostBatch = Mapping[str, np.ndarray | jax.Array]
 
@@ -36,11 +36,14 @@ class Task:
     protocol: name of the evaluation protocol, for the result.
     build: makes the model from random streams; all its variables are `nnx.Param`.
     loss_fn: `loss_fn(model, batch, key)` returns sums over the batch, with "loss" and "weight"
-      among them; `key` is None in evaluation. What else is summed is for evaluation only.
+      among them. Or one whose batches go on where the last ones stopped.
+    eval_loss_fn: likewise, of evaluations: `key` is None there, and what else is summed is
+      measured.
     train_batches: makes the iterator over training batches, from the first.
     eval_batches: `eval_batches(split, limit)`: the split's batches of items, of about the
       first `limit` of them unless it is 0.
-    metrics: `metrics(means, split)`: what is reported, "loss" among it.
+    metrics: `metrics(means, split)`: what is reported of `train.metrics.weighted_means`, "loss"
+      among it.
     describe: facts about a trained model for the result.
     export: `export(folder, model)` writes the model where other programs find it, or None.
   """
@@ -51,7 +54,8 @@ class Task:
   splits: tuple[str, ...]
   protocol: str
   build: Callable[[nnx.Rngs], nnx.Module]
-  loss_fn: Callable[..., Sums]
+  loss_fn: LossFn | Carried
+  eval_loss_fn: LossFn | Carried
   train_batches: Callable[[], TrainBatches]
   eval_batches: Callable[[str, int], Iterable[HostBatch]]
   metrics: Callable[[dict[str, float], str], dict[str, float]]

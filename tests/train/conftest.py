@@ -167,16 +167,13 @@ def saved():
 
   def read(workdir, step):
     folder = (workdir / "checkpoints" / f"{step:08d}").absolute()
+    items = [item for item in ("params", "optimizer", "carry") if (folder / item).exists()]
     args = ocp.args.Composite(
-      params=ocp.args.StandardRestore(),
-      optimizer=ocp.args.StandardRestore(),
-      progress=ocp.args.JsonRestore(),
+      **{item: ocp.args.StandardRestore() for item in items}, progress=ocp.args.JsonRestore()
     )
     found = ocp.Checkpointer(ocp.CompositeCheckpointHandler()).restore(folder, args=args)
     arrays = {
-      f"{item}/{name}": np.asarray(value)
-      for item in ("params", "optimizer")
-      for name, value in found[item].items()
+      f"{item}/{name}": np.asarray(value) for item in items for name, value in found[item].items()
     }
     progress = {k: v for k, v in found["progress"]["progress"].items() if "seconds" not in k}
     progress.pop("train_items")  # measured only while nothing compiles

@@ -43,6 +43,7 @@ def curriculum(task, tmp_path_factory):
   made = dataclasses.replace(
     made,
     loss_fn=loss_fn,
+    eval_loss_fn=loss_fn,
     metrics=metrics,
     train_batches=lambda: CutBatches(batches()),
     export=None,

@@ -45,12 +45,12 @@ def test_masked_targets_do_not_count():
 
 def test_means_weigh_batches_by_their_size():
   batches = [{"loss": 6.0, "weight": 3.0}, {"loss": 10.0, "weight": 1.0}]
-  assert metrics.weighted_means(batches) == {"loss": 4.0}
-  assert metrics.weighted_means([]) == {}
+  assert metrics.weighted_means(batches) == {"loss": 4.0, "weight": 4.0}
+  assert metrics.weighted_means([]) == {"weight": 0.0}
 
 
 def test_units():
-  found = metrics.language_metrics(2 * math.log(2), bytes_per_token=4.0)
+  found = metrics.language_metrics({"loss": 2 * math.log(2), "weight": 7.0}, bytes_per_token=4.0)
   np.testing.assert_allclose(found["perplexity"], 4.0)
   np.testing.assert_allclose(found["bits_per_byte"], 0.5)
   assert metrics.perplexity(1e6) == math.inf
