@@ -16,17 +16,23 @@ from safetensors import numpy as safetensors
 
 from tmem.decoder import Stream
 from tmem.interop import flat_params
+from tmem.typing import Logits
 
-FORMAT = "tmem-stream-1"
+FORMAT = "tmem-stream-2"
+LOGITS = "logits"
 
 
-def save_stream(path: str | os.PathLike, model: nnx.Module, stream: Stream) -> None:
+def save_stream(
+  path: str | os.PathLike, model: nnx.Module, stream: Stream, logits: Logits | None = None
+) -> None:
   """Writes a stream, in one rename.
 
   Args:
     path: file to write; what is there is replaced.
     model: the model that the stream belongs to.
     stream: what to write.
+    logits: [batch, vocab_size] of the next tokens, to go along, so that nothing has to be computed
+      before the stream goes on.
 
   Raises:
     FileNotFoundError: if there is no such folder.
@@ -39,6 +45,8 @@ def save_stream(path: str | os.PathLike, model: nnx.Module, stream: Stream) -> N
     raise ValueError(f"{path}: is a folder, expected the name of a file")
   model.check_stream(stream)
   arrays = {name: np.asarray(array) for name, array in _named(stream).items()}
+  if logits is not None:
+    arrays[LOGITS] = np.asarray(logits)
   header = {
     "format": FORMAT,
     "model": fingerprint(model),
@@ -54,7 +62,7 @@ def save_stream(path: str | os.PathLike, model: nnx.Module, stream: Stream) -> N
     written.replace(path)
 
 
-def load_stream(path: str | os.PathLike, model: nnx.Module) -> Stream:
+def load_stream(path: str | os.PathLike, model: nnx.Module) -> tuple[Stream, Logits | None]:
   """Reads what `save_stream` wrote; going on from it is bit for bit as if it had never stopped.
 
   Args:
@@ -62,7 +70,7 @@ def load_stream(path: str | os.PathLike, model: nnx.Module) -> Stream:
     model: the model that goes on.
 
   Returns:
-    The stream.
+    `(stream, logits)`: the stream, and the logits that went along, if any.
 
   Raises:
     FileNotFoundError: if there is no file.
@@ -84,6 +92,7 @@ def load_stream(path: str | os.PathLike, model: nnx.Module) -> Stream:
   if header.get("model") != fingerprint(model):
     raise ValueError(f"{path}: the stream of another model, or of other parameters")
   empty = jax.eval_shape(lambda: model.init_stream(1))
+  logits = arrays.pop(LOGITS, None)
   if set(arrays) != set(_named(empty)):
     raise ValueError(f"{path}: altered since it was written")
   leaves = [jnp.asarray(arrays[name]) for name in _named(empty)]
@@ -92,7 +101,7 @@ def load_stream(path: str | os.PathLike, model: nnx.Module) -> Stream:
     model.check_stream(stream)
   except ValueError as error:
     raise ValueError(f"{path}: altered since it was written ({error})") from error
-  return stream
+  return stream, None if logits is None else jnp.asarray(logits)
 
 
 def fingerprint(model: nnx.Module) -> str:

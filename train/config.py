@@ -114,13 +114,17 @@ class SampleConfig:
   """How text is generated.
 
   Attributes:
-    prompt: text to continue, or None for the start of the validation text.
+    prompt: text to continue, or None for the start of the validation text, or of what was loaded.
+    load_state: file of a stream to go on from, or None.
+    save_state: file to write the stream to in the end, or None.
     temperature: 0 takes the likeliest token, 1 samples from the model's distribution.
     top_k: sample among the k likeliest tokens; 0 means all.
     tokens: number of tokens to generate.
   """
 
   prompt: str | None
+  load_state: str | None
+  save_state: str | None
   temperature: float
   top_k: int
   tokens: int
@@ -131,7 +135,8 @@ class LanguageRun:
   """Everything `train.language` needs.
 
   Attributes:
-    mode: "train", "eval" or "generate".
+    mode: "train", "eval", "score" or "generate".
+    input: text file of the mode "score", or None.
     data: which text.
     stream: how it is cut.
     model: the model; its vocab_size is a placeholder until the text is read.
@@ -142,6 +147,7 @@ class LanguageRun:
   """
 
   mode: str
+  input: str | None
   data: DataConfig
   stream: StreamConfig
   model: LanguageConfig

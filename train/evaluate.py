@@ -1,6 +1,6 @@
 """Evaluation of a whole split with one compiled function."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -45,18 +45,25 @@ def make_evaluate(
     batches: Iterable[Mapping[str, np.ndarray]],
     stop: Callable[[], bool] = lambda: False,
   ) -> dict[str, float] | None:
-    results, pending, carry = [], None, None
-    for batch in batches:
-      if stop():
-        return None
-      if carry is None:
-        carry = init(params, len(next(iter(batch.values()))))
-      sums, carry = eval_step(params, carry, put_global_batch(batch, mesh))
-      if pending is not None:  # read one batch late, so that devices never wait for the host
-        results.append(jax.device_get(pending))
-      pending = sums
-    if pending is not None:
-      results.append(jax.device_get(pending))
-    return weighted_means(results)
+    stopped = False
+
+    def results() -> Iterator[Sums]:
+      nonlocal stopped
+      pending, carry = None, None
+      for batch in batches:
+        stopped = stop()
+        if stopped:
+          return
+        if carry is None:
+          carry = init(params, len(next(iter(batch.values()))))
+        sums, carry = eval_step(params, carry, put_global_batch(batch, mesh))
+        if pending is not None:  # read one batch late, so that devices never wait for the host
+          yield jax.device_get(pending)
+        pending = sums
+      if pending is not None:
+        yield jax.device_get(pending)
+
+    means = weighted_means(results())
+    return None if stopped else means
 
   return evaluate

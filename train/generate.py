@@ -1,7 +1,8 @@
-"""Text from a trained model."""
+"""Text from a trained model, token by token at a constant cost."""
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,69 +12,86 @@ from flax import nnx
 from tmem import streaming
 
 
-def make_next_token(graphdef: nnx.GraphDef, temperature: float, top_k: int) -> Callable[..., Any]:
-  """Builds the function that chooses one more token and goes on from it; it compiles once.
+class Place(NamedTuple):
+  """Where a text stands.
 
-  Args:
-    graphdef: structure of a language model.
-    temperature: 0 takes the likeliest token; otherwise logits are divided by it.
-    top_k: only the k likeliest tokens can be chosen; 0 means all.
-
-  Returns:
-    `next_token(params, logits, stream, key) -> (token, logits, stream)`: logits [1, vocab_size] of
-    the token that is chosen, and then of the one after it.
+  Attributes:
+    stream: what the model carries of it, a stream of one row.
+    logits: [1, vocab_size], of the token that comes next.
   """
 
-  def choose(logits: jax.Array, key: jax.Array) -> jax.Array:
-    if temperature == 0:
-      return jnp.argmax(logits)
-    if 0 < top_k < logits.shape[-1]:
-      logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][-1], -jnp.inf, logits)
-    return jax.random.categorical(key, logits / temperature)
-
-  @jax.jit
-  def next_token(params: Any, logits: jax.Array, stream: streaming.Stream, key: jax.Array):
-    token = choose(logits[0], key).astype(jnp.int32)
-    logits, stream = nnx.merge(graphdef, params).onward(token[None, None], stream)
-    return token, logits[:, 0], stream
-
-  return next_token
+  stream: streaming.Stream
+  logits: jax.Array
 
 
-def generate(
-  model: nnx.Module,
-  prompt: np.ndarray,
-  *,
-  count: int,
-  temperature: float = 1.0,
-  top_k: int = 0,
-  seed: int = 0,
-) -> np.ndarray:
-  """Continues a prompt token by token, at a constant cost per token.
+class Sampling(NamedTuple):
+  """How the next token is chosen.
+
+  Attributes:
+    temperature: 0 takes the likeliest token; otherwise logits are divided by it.
+    top_k: only the k likeliest tokens can be chosen; 0 means all.
+  """
+
+  temperature: float = 1.0
+  top_k: int = 0
+
+
+def read(model: nnx.Module, prompt: np.ndarray, stream: streaming.Stream | None = None) -> Place:
+  """Reads a prompt.
 
   Args:
     model: a causal language model.
     prompt: int32 [tokens], at least one.
-    count: tokens to generate.
-    temperature: 0 takes the likeliest token; otherwise logits are divided by it.
-    top_k: only the k likeliest tokens can be chosen; 0 means all.
-    seed: the same seed gives the same text.
+    stream: what it goes on from; None: it begins a text.
 
   Returns:
-    int32 [count], without the prompt.
+    Where the text stands then.
 
   Raises:
     ValueError: if the prompt is empty, or the model is not causal.
   """
   if not prompt.size:
     raise ValueError("prompt: empty, expected at least one token")
-  stream = streaming.init(model, 1)
+  stream = streaming.init(model, 1) if stream is None else stream
   logits, stream = streaming.prefill(model, prompt.astype(np.int32)[None], stream)
+  return Place(stream, logits)
+
+
+def generate(
+  model: nnx.Module, place: Place, count: int, sampling: Sampling, seed: int = 0
+) -> Iterator[tuple[int, Place]]:
+  """Continues a text.
+
+  Args:
+    model: a causal language model.
+    place: where the text stands.
+    count: tokens to generate.
+    sampling: how they are chosen.
+    seed: with it, each place of a text has its own random numbers: a text that is continued
+      later is the same as one that is not interrupted.
+
+  Yields:
+    `(token, place)`: each token, and where the text stands behind it.
+  """
   graphdef, params = nnx.split(model)
-  next_token = make_next_token(graphdef, temperature, top_k)
-  tokens = []
-  for index in range(count):
-    key = jax.random.fold_in(jax.random.key(seed), index)
-    token, logits, stream = next_token(params, logits, stream, key)
-    tokens.append(token)
-  return np.asarray(tokens, np.int32)
+  for _ in range(count):
+    token, place = _next(graphdef, sampling, params, place, np.uint32(seed))
+    yield int(token), place
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _next(graphdef: nnx.GraphDef, sampling: Sampling, params: Any, place: Place, seed: jax.Array):
+  """One more token, and where the text stands behind it."""
+  key = jax.random.fold_in(jax.random.key(seed), place.stream.seen[0])
+  token = _choose(place.logits[0], sampling, key).astype(jnp.int32)
+  logits, stream = nnx.merge(graphdef, params).onward(token[None, None], place.stream)
+  return token, Place(stream, logits[:, 0])
+
+
+def _choose(logits: jax.Array, sampling: Sampling, key: jax.Array) -> jax.Array:
+  if sampling.temperature == 0:
+    return jnp.argmax(logits)
+  if 0 < sampling.top_k < logits.shape[-1]:
+    least = jax.lax.top_k(logits, sampling.top_k)[0][-1]
+    logits = jnp.where(logits < least, -jnp.inf, logits)
+  return jax.random.categorical(key, logits / sampling.temperature)

@@ -2,6 +2,7 @@
 
   python -m train.language --workdir=runs/memory --preset=quickstart
   python -m train.language --workdir=runs/memory --mode=eval
+  python -m train.language --workdir=runs/memory --mode=score --input=book.txt
   python -m train.language --workdir=runs/memory --mode=generate --prompt="import "
 
 The same command again resumes a run that was stopped. A flag overrides the preset.
@@ -10,13 +11,8 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from flax import nnx
-
-from tmem.models import LanguageModel
-from train import cli, flags, generate, inference, language_task, loop, outputs, result
+from train import cli, flags, inference, language_task, loop, outputs, result, scoring, writing
 from train.config import LanguageRun
-from train.errors import RunError
 from train.evaluate import make_evaluate
 from train.language_flags import COMMAND
 from train.sharding import make_mesh
@@ -33,7 +29,8 @@ def main(argv: Sequence[str]) -> None:
   """
   config = flags.parse(COMMAND, argv, __doc__)
   if config is not None:
-    {"train": train, "eval": evaluate, "generate": write}[config.mode](config)
+    modes = {"train": train, "eval": evaluate, "score": scoring.score, "generate": writing.write}
+    modes[config.mode](config)
 
 
 def train(config: LanguageRun) -> None:
@@ -75,31 +72,6 @@ def evaluate(config: LanguageRun) -> None:
       measured[f"{split}_{name}"] = value
       print(f"{split} {name.replace('_', ' ')}: {value:,.4f}")
   outputs.write_json(config.run.workdir / f"eval_{task.protocol}.json", measured)
-
-
-def write(config: LanguageRun) -> None:
-  """Prints the prompt and what the best checkpoint makes of it."""
-  model, tokenizer, prompt = language_task.read_run(config.run.workdir)
-  if not model.causal:
-    raise RunError(
-      f"--mode=generate: the model in {config.run.workdir} reads what later tokens write"
-      f" (state_scope={model.state_scope}), and there are none while it generates"
-    )
-  if config.sample.prompt is not None:
-    prompt = language_task.encode_prompt(tokenizer, config.sample.prompt)
-  graphdef, params, _ = inference.restore_best(
-    lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
-  )
-  continuation = generate.generate(
-    nnx.merge(graphdef, params),
-    prompt,
-    count=config.sample.tokens,
-    temperature=config.sample.temperature,
-    top_k=config.sample.top_k,
-    seed=config.run.seed,
-  )
-  # Together: words are parted by spaces, and a character may have bytes on both sides.
-  print(tokenizer.decode(np.concatenate([prompt, continuation])))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ TASK = {
     None,
     "Attention over everything or a window; without memory, with slots, or with Tensor Memory.",
   ),
-  "mode": flag_table.mode_flag({**flag_table.MODES, "generate": "generate"}),
+  "mode": flag_table.mode_flag(
+    {**flag_table.MODES, "score": "score a text file", "generate": "generate"}
+  ),
   "seed": flag_table.SEED,
   "dataset": Flag(Choice(tuple(DATASETS)), None, "Text to train on; stdlib needs no download."),
   "data_dir": flag_table.DATA_DIR,
@@ -53,6 +55,9 @@ SAMPLE = {
     None,
     "Text to continue with --mode=generate; without it, the start of the validation text.",
   ),
+  "load_state": Flag(TEXT, None, "Stream to go on from with --mode=generate, before any --prompt."),
+  "save_state": Flag(TEXT, None, "File for the stream in the end, with --mode=generate."),
+  "input": Flag(TEXT, None, "Text file of any length to score, with --mode=score."),
   "temperature": Flag(Number(0), 0.8, "0 takes the likeliest token."),
   "top_k": Flag(Integer(0), 0, "Sample among the k likeliest tokens; 0 means all."),
   "sample_tokens": Flag(Integer(1), None, "Tokens to generate."),
@@ -109,6 +114,8 @@ def build(values: dict[str, Any]) -> LanguageRun:
     ValueError: if the model refuses them.
   """
   optim = configure.optim_config(values)
+  if values["mode"] == "score" and not values["input"]:
+    raise FlagError("--input: missing, --mode=score needs a text file")
   if values["dataset"] == "text" and not values["data_path"]:
     raise FlagError("--data_path: missing, --dataset=text needs a file or a folder")
   model = configure.pick(
@@ -121,6 +128,7 @@ def build(values: dict[str, Any]) -> LanguageRun:
   )
   return LanguageRun(
     mode=values["mode"],
+    input=values["input"],
     data=configure.pick(DataConfig, values, data_dir=configure.data_dir(values)),
     stream=stream_config(values, model),
     model=model,

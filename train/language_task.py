@@ -15,11 +15,12 @@ from data import loader, stream_loader, text
 from data.errors import DatasetError
 from tmem import interop
 from tmem.models import LanguageConfig, LanguageModel
-from train import outputs
+from train import inference, outputs
 from train.config import DataConfig, LanguageRun
 from train.errors import FlagError, RunError
 from train.losses import REPEATS, language_loss, stream_loss
 from train.metrics import language_metrics
+from train.sharding import make_mesh
 from train.task import HostBatch, Task, TrainBatches
 
 EVAL_TOKENS = 2048
@@ -132,6 +133,24 @@ def encode_prompt(tokenizer: text.Tokenizer, prompt: str) -> np.ndarray:
   if not tokens.size:
     raise FlagError("--prompt: empty, expected at least one token of text")
   return tokens
+
+
+def read_trained(config: LanguageRun) -> tuple[LanguageModel, text.Tokenizer, np.ndarray]:
+  """The best model of a run, for streams, and as `read_run` its tokenizer and tokens.
+
+  Raises:
+    RunError: as `read_run`, and if there is no checkpoint or the model is not causal.
+  """
+  model, tokenizer, prompt = read_run(config.run.workdir)
+  if not model.causal:
+    raise RunError(
+      f"--mode={config.mode}: the model in {config.run.workdir} reads what later tokens write"
+      f" (state_scope={model.state_scope}), and a stream has no end"
+    )
+  graphdef, params, _ = inference.restore_best(
+    lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
+  )
+  return nnx.merge(graphdef, params), tokenizer, prompt
 
 
 def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:

@@ -134,15 +134,20 @@ def test_greedy_text_is_what_the_whole_model_finds_likeliest():
   text = [1, 5, 2]
   for _ in range(9):
     text.append(int(model(np.asarray([text]))[0, -1].argmax()))
-  found = generate.generate(model, np.asarray(text[:3]), count=9, temperature=0)
-  assert found.tolist() == text[3:]
-  assert len(generate.generate(model, np.arange(30) % 7, count=5)) == 5
+
+  def written(prompt, count, sampling):
+    place = generate.read(model, np.asarray(prompt))
+    return [token for token, _ in generate.generate(model, place, count, sampling)]
+
+  assert written(text[:3], 9, generate.Sampling(temperature=0)) == text[3:]
+  assert len(written(np.arange(30) % 7, 5, generate.Sampling())) == 5
 
 
 def test_a_model_that_sees_the_future_does_not_write(run, bare, tmp_path):
   workdir = run(tmp_path / "run", steps=2, state_scope="depth", allow_future_leak=True)
-  with pytest.raises(RunError, match=r"--mode=generate: .* \(state_scope=depth\)"):
-    bare(workdir=workdir, mode="generate")
+  for mode in ({"mode": "generate"}, {"mode": "score", "input": __file__}):
+    with pytest.raises(RunError, match=rf"--mode={mode['mode']}: .* \(state_scope=depth\)"):
+      bare(workdir=workdir, **mode)
 
 
 @pytest.mark.parametrize("mode", ["eval", "generate"])
