@@ -12,7 +12,7 @@ from data import sources
 from data.documents import SPLITS, Document, Splits
 from data.errors import DatasetError
 from data.text_builder import cached_documents
-from data.tokenizers import Tokenizer, make_tokenizer, tokenizer_from_dict
+from data.tokenizers import Tokenizer, WordTokenizer, make_tokenizer, tokenizer_from_dict
 
 __all__ = ["DATASETS", "TOKENIZERS", "Corpus", "Tokenizer", "load_corpus", "tokenizer_from_dict"]
 
@@ -25,6 +25,10 @@ DATASETS: Mapping[str, str] = {
   "text": "byte",
 }
 TOKENIZERS = ("byte", "char", "word")
+# "reference" is the reading of the code of arXiv 2605.27686, whose losses are on another scale: the
+# 30,000 most frequent words of the training text, no token for an end of line.
+VOCABULARIES = ("standard", "reference")
+REFERENCE_WORDS = 30_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,6 +86,7 @@ def load_corpus(
   data_dir: str | Path | None = None,
   data_path: str | Path | None = None,
   tokenizer: str | None = None,
+  vocabulary: str = "standard",
 ) -> Corpus:
   """Finds, prepares and tokenizes a corpus.
 
@@ -93,6 +98,7 @@ def load_corpus(
     data_dir: where downloaded data sets lie; "stdlib" and "text" do not need it.
     data_path: for "text" only, a text file or a directory of text files.
     tokenizer: "byte", "char" or "word"; None for the usual one of the data set.
+    vocabulary: "standard", which covers the text, or for words "reference".
 
   Returns:
     The corpus.
@@ -104,6 +110,15 @@ def load_corpus(
     raise DatasetError(f"--dataset: got {name!r}, expected one of {', '.join(DATASETS)}")
   if tokenizer is not None and tokenizer not in TOKENIZERS:
     raise DatasetError(f"--tokenizer: got {tokenizer!r}, expected one of {', '.join(TOKENIZERS)}")
+  kind = tokenizer or DATASETS[name]
+  if vocabulary not in VOCABULARIES:
+    expected = ", ".join(VOCABULARIES)
+    raise DatasetError(f"--vocabulary: got {vocabulary!r}, expected one of {expected}")
+  if vocabulary == "reference" and kind != "word":
+    raise DatasetError(
+      f"--vocabulary=reference: of words, and the tokens of --dataset={name} are of {kind}s; use"
+      " --tokenizer=word"
+    )
   if data_path and name != "text":
     raise DatasetError(f"--data_path: is for --dataset=text, not for --dataset={name}")
   try:
@@ -113,13 +128,15 @@ def load_corpus(
       f"{error.filename}: cannot be read ({error.strerror}); expected a readable text file"
     ) from error
   documents = cached_documents(name, found)
-  kind = tokenizer or DATASETS[name]
   texts = {split: b"".join(d.text for d in documents[split]) for split in SPLITS}
   if kind != "byte":
     _check_utf8(name, documents)
-  built = make_tokenizer(
-    kind, [] if kind == "byte" else [text.decode("utf-8") for text in texts.values()]
-  )
+  if vocabulary == "reference":
+    built = WordTokenizer.most_frequent(texts["train"].decode("utf-8"), REFERENCE_WORDS)
+  else:
+    built = make_tokenizer(
+      kind, [] if kind == "byte" else [text.decode("utf-8") for text in texts.values()]
+    )
   encoded = {split: [built.encode_bytes(d.text) for d in documents[split]] for split in SPLITS}
   sizes = {split: [tokens.size for tokens in encoded[split]] for split in SPLITS}
   return Corpus(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -149,9 +150,11 @@ class WordTokenizer:
 
   Attributes:
     words: the types, each once; the position is the id.
+    line_ends: whether an end of line is a token, `<eos>`; else it is whitespace.
   """
 
   words: tuple[str, ...]
+  line_ends: bool = True
 
   @classmethod
   def from_text(cls, texts: Iterable[str]) -> WordTokenizer:
@@ -161,6 +164,23 @@ class WordTokenizer:
       seen.update(dict.fromkeys(_split_words(text)))
     seen.setdefault(EOS)
     return cls(tuple(seen))
+
+  @classmethod
+  def most_frequent(cls, text: str, size: int) -> WordTokenizer:
+    """The most frequent words of a text, and `<unk>` for all others; ends of lines are no tokens.
+
+    Args:
+      text: the text.
+      size: words at most, `<unk>` included.
+
+    Returns:
+      The tokenizer, the most frequent word first; of equally frequent ones that which comes first.
+    """
+    counts = collections.Counter(text.split())
+    unknown = counts.pop(UNKNOWN, 0)
+    words = [word for word, _ in counts.most_common(size - 1)]
+    place = sum(counts[word] >= unknown for word in words)
+    return cls((*words[:place], UNKNOWN, *words[place:]), line_ends=False)
 
   @property
   def vocab_size(self) -> int:
@@ -175,14 +195,14 @@ class WordTokenizer:
     """Turns text into int32 ids, [words + line ends].
 
     A text without a line end at its end gets no `<eos>` there, so that a prompt can be
-    continued within its line. A word outside the vocabulary becomes `<unk>` where the
-    vocabulary has it.
+    continued within its line; without `line_ends` there is none at all. A word outside the
+    vocabulary becomes `<unk>` where the vocabulary has it.
 
     Raises:
       ValueError: if a word is unknown and the vocabulary has no `<unk>`.
     """
     table = self._id_of_word
-    words = _split_words(text)
+    words = _split_words(text) if self.line_ends else text.split()
     unknown = table.get(UNKNOWN, -1)
     ids = np.fromiter((table.get(word, unknown) for word in words), np.int32, len(words))
     if unknown < 0 and ids.size and ids.min() < 0:
@@ -207,7 +227,7 @@ class WordTokenizer:
     words = [self.words[i] for i in _checked(ids, self.vocab_size).tolist()]
     lines: list[list[str]] = [[]]
     for word in words:
-      if word == EOS:
+      if word == EOS and self.line_ends:
         lines.append([])
       else:
         lines[-1].append(word)
@@ -215,7 +235,8 @@ class WordTokenizer:
 
   def to_dict(self) -> dict[str, Any]:
     """A JSON-able description for `tokenizer_from_dict`."""
-    return {"kind": "word", "words": list(self.words)}
+    description = {"kind": "word", "words": list(self.words)}
+    return description if self.line_ends else description | {"line_ends": False}
 
 
 def make_tokenizer(kind: str, texts: Sequence[str]) -> Tokenizer:
@@ -260,7 +281,7 @@ def tokenizer_from_dict(description: Mapping[str, Any]) -> Tokenizer:
     is_list = isinstance(words, list) and all(isinstance(word, str) for word in words)
     if not is_list or len(set(words)) < len(words):
       raise ValueError("tokenizer words: expected a list of different strings")
-    return WordTokenizer(tuple(words))
+    return WordTokenizer(tuple(words), line_ends=description.get("line_ends", True))
   raise ValueError(f"tokenizer kind: got {kind!r}, expected one of byte, char, word")
 
 

@@ -16,12 +16,14 @@ class DataConfig:
     data_dir: folder of downloaded datasets, or None for the default place.
     data_path: file or folder of `dataset="text"`, or None.
     tokenizer: "byte", "char", "word", or None for the dataset's usual one.
+    vocabulary: "standard" or "reference".
   """
 
   dataset: str
   data_dir: str | None
   data_path: str | None
   tokenizer: str | None
+  vocabulary: str = "standard"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from data.text import DATASETS, TOKENIZERS
+from data.text import DATASETS, TOKENIZERS, VOCABULARIES
 from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig
 from train import configure, flag_table
@@ -30,6 +30,11 @@ TASK = {
   "data_dir": flag_table.DATA_DIR,
   "data_path": Flag(TEXT, None, "File or folder of --dataset=text."),
   "tokenizer": Flag(Choice(TOKENIZERS), None, "Default: the dataset's usual one."),
+  "vocabulary": Flag(
+    Choice(VOCABULARIES),
+    "standard",
+    "Of words: all and ends of lines, or 30,000 as the paper's code; losses cannot be compared.",
+  ),
 }
 STREAM = {
   "order": Flag(

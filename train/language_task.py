@@ -39,7 +39,9 @@ def load_corpus(config: DataConfig) -> text.Corpus:
     RunError: saying what is missing and what would be right.
   """
   try:
-    return text.load_corpus(config.dataset, config.data_dir, config.data_path, config.tokenizer)
+    return text.load_corpus(
+      config.dataset, config.data_dir, config.data_path, config.tokenizer, config.vocabulary
+    )
   except DatasetError as error:
     raise RunError(str(error)) from error
 
@@ -177,6 +179,7 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
       "method": model.method,
       "dataset": corpus.name,
       "tokenizer": corpus.tokenizer.to_dict()["kind"],
+      "vocabulary": config.data.vocabulary,
       "carry_state": stream.carry_state,
       "causal": trained.causal,
       "state_bytes": trained.state_bytes(),

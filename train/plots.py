@@ -36,6 +36,29 @@ def plot_losses(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
   save(figure, path)
 
 
+def plot_speeds(runs: Mapping[str, Mapping[str, Any]], contexts: Sequence[int], path: Path) -> None:
+  """Draws tokens written per second, and bytes kept, against the length of the context.
+
+  Args:
+    runs: results by name of the run, with what `train.speed` measured.
+    contexts: the lengths.
+    path: the PNG file; written atomically.
+  """
+  figure = Figure(figsize=(9, 3.6), layout="constrained")
+  speed, memory = figure.subplots(1, 2)
+  for name, found in runs.items():
+    rates = [found[f"decode_tokens_per_second_{context}"] for context in contexts]
+    speed.plot(contexts, rates, marker="o", label=name)
+    memory.plot(contexts, [found["state_bytes"]] * len(contexts), marker="o", label=name)
+  for axes, label in ((speed, "tokens/s written"), (memory, "bytes kept")):
+    axes.set(xscale="log", xlabel="tokens of context", ylabel=label)
+    axes.grid(alpha=0.3)
+  memory.set_yscale("log")
+  speed.set_ylim(bottom=0)
+  speed.legend()
+  save(figure, path)
+
+
 def save(figure: Figure, path: Path) -> None:
   """Writes a figure as a PNG file, atomically."""
   buffer = io.BytesIO()

@@ -1,22 +1,24 @@
 """Compares runs: a table, and their loss curves in one picture.
 
-python -m train.report --workdirs=runs/memory,runs/baseline --output=runs
+python -m train.report --workdirs=runs/memory,runs/baseline --output=runs --speed
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train import cli, flag_table, flags, outputs, result
+from tmem import interop
+from train import cli, flag_table, flags, outputs, result, speed
 from train.command import Command, Flag
 from train.errors import RunError
 from train.parsers import TEXT, TEXTS
-from train.plots import plot_losses
+from train.plots import plot_losses, plot_speeds
 
 # Heading, key in result.json, format.
 COLUMNS = (
   ("method", "method", "{}"),
   ("dataset", "dataset", "{}"),
+  ("protocol", "protocol", "{}"),
   ("steps", "steps", "{}"),
   ("valid nats", "valid_loss", "{:.4f}"),
   ("test nats", "test_loss", "{:.4f}"),
@@ -27,12 +29,21 @@ COLUMNS = (
   ("state bytes", "state_bytes", "{:,}"),
   ("causal", "causal", "{}"),
 )
+# Added with --speed.
+SPEEDS = (
+  ("prefill/s", "prefill_tokens_per_second", "{:,.0f}"),
+  *(
+    (f"decode/s at {context:,}", f"decode_tokens_per_second_{context}", "{:,.0f}")
+    for context in speed.CONTEXTS
+  ),
+)
 
 
-def build(values: dict[str, Any]) -> tuple[list[Path], Path | None]:
-  """Makes (folders of the runs, folder to write to or None) from every flag's value."""
+def build(values: dict[str, Any]) -> tuple[list[Path], Path | None, bool]:
+  """(Folders of the runs, folder to write to or None, whether to time them) from the flags."""
   output = values["output"]
-  return [Path(workdir) for workdir in values["workdirs"]], Path(output) if output else None
+  workdirs = [Path(workdir) for workdir in values["workdirs"]]
+  return workdirs, Path(output) if output else None, values["speed"]
 
 
 COMMAND = Command(
@@ -45,16 +56,19 @@ COMMAND = Command(
         "Folders of the runs. Required.",
         "folders of runs, as in --workdirs=runs/a,runs/b",
       ),
-      "output": Flag(TEXT, None, "Folder for report.md and losses.png."),
+      "output": Flag(TEXT, None, "Folder for report.md and its figures."),
     }
   },
   build=build,
-  switches=flag_table.SWITCHES,
+  switches={
+    "speed": "Time each model here, as it reads a prompt and writes, at several contexts.",
+    **flag_table.SWITCHES,
+  },
 )
 
 
 def main(argv: Sequence[str]) -> None:
-  """Prints the comparison and writes `losses.png` and `report.md`.
+  """Prints the comparison and writes `report.md` with its figures.
 
   Args:
     argv: the command line, program name first.
@@ -62,8 +76,14 @@ def main(argv: Sequence[str]) -> None:
   parsed = flags.parse(COMMAND, argv, __doc__)
   if parsed is None:
     return
-  workdirs, folder = parsed
-  table = format_table(read_results(workdirs))
+  workdirs, folder, timed = parsed
+  results = read_results(workdirs)
+  if timed:
+    results = {
+      name: found | measured_speed(workdir)
+      for workdir, (name, found) in zip(workdirs, results.items(), strict=True)
+    }
+  table = format_table(results)
   print(table)
   if folder is not None:
     outputs.make_workdir(folder, "output")
@@ -72,8 +92,13 @@ def main(argv: Sequence[str]) -> None:
       for name, workdir in zip(_names(workdirs), workdirs, strict=True)
     }
     plot_losses(curves, folder / "losses.png")
-    outputs.write_text(folder / "report.md", f"# Runs\n\n```\n{table}\n```\n\n![](losses.png)\n")
-    print(f"\nwritten to {folder / 'report.md'} and {folder / 'losses.png'}")
+    pictures = ["losses.png"]
+    if timed:
+      plot_speeds(results, speed.CONTEXTS, folder / "speed.png")
+      pictures.append("speed.png")
+    shown = "\n\n".join(f"![]({picture})" for picture in pictures)
+    outputs.write_text(folder / "report.md", f"# Runs\n\n```\n{table}\n```\n\n{shown}\n")
+    print(f"\nwritten to {folder}: report.md, {', '.join(pictures)}")
 
 
 def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -101,6 +126,15 @@ def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
   return results
 
 
+def measured_speed(workdir: Path) -> dict[str, Any]:
+  """What `train.speed` measures of a run's model; raises RunError if there is none to measure."""
+  try:
+    model = interop.load_model(workdir / outputs.MODEL)
+    return speed.measure(model)
+  except (FileNotFoundError, ValueError) as error:
+    raise RunError(f"--speed: {error}") from error
+
+
 def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
   """A table of runs; below it their fusion gates, and a warning if losses cannot be compared.
 
@@ -110,9 +144,11 @@ def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
   Returns:
     Lines of text.
   """
-  rows = [["run", *(heading for heading, _, _ in COLUMNS)]]
+  timed = any(SPEEDS[0][1] in found for found in results.values())
+  columns = (*COLUMNS, *SPEEDS) if timed else COLUMNS
+  rows = [["run", *(heading for heading, _, _ in columns)]]
   for name, found in results.items():
-    cells = [(found.get(key), form) for _, key, form in COLUMNS]
+    cells = [(found.get(key), form) for _, key, form in columns]
     rows.append([name, *("-" if value is None else form.format(value) for value, form in cells)])
   widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
   lines = [
@@ -166,7 +202,7 @@ def _warnings(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
   """What must not be compared, in at most one line."""
   values = {
     key: list(dict.fromkeys(found[key] for found in results.values() if found.get(key)))
-    for key in ("dataset", "tokenizer")
+    for key in ("dataset", "tokenizer", "vocabulary", "protocol")
   }
   if len(values["dataset"]) > 1:
     return [f"warning: different datasets ({', '.join(values['dataset'])}): compare no losses"]
@@ -174,6 +210,13 @@ def _warnings(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [
       f"warning: different tokenizers ({', '.join(values['tokenizer'])}): nats and perplexity are"
       " per token, compare only bits/byte"
+    ]
+  if len(values["vocabulary"]) > 1:
+    return ["warning: standard and reference vocabularies: another scale, compare no losses"]
+  if len(values["protocol"]) > 1:
+    return [
+      "warning: different protocols (windows, stream): tokens were given different contexts;"
+      " measure all with --mode=eval --protocol=stream"
     ]
   return []
 

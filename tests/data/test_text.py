@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import sysconfig
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from data import sources, text
 from data.documents import SPLITS
+from data.errors import DatasetError
 
 
 def sizes(corpus):
@@ -54,6 +56,24 @@ def test_wikitext2_has_its_known_counts(data_dir):
   again = text.tokenizer_from_dict(json.loads(json.dumps(corpus.tokenizer.to_dict())))
   words = "Homarus no-such-word gammarus"
   assert again.decode(again.encode(words)) == "Homarus <unk> gammarus"
+
+
+def test_wikitext2_as_the_code_of_the_paper_reads_it(data_dir):
+  corpus = text.load_corpus("wikitext2", data_dir, vocabulary="reference")
+  assert corpus.vocab_size == 30_000
+  assert sizes(corpus) == (2_051_910, 213_886, 241_211)  # the standard ones without ends of lines
+  assert corpus.tokenizer.words[:3] == ("the", ",", ".")
+  with pytest.raises(DatasetError, match=r"^--vocabulary=reference: of words, and the tokens of"):
+    text.load_corpus("stdlib", vocabulary="reference")
+
+
+def test_documents_start_where_they_do(data_dir):
+  corpus = text.load_corpus("wikitext2", data_dir)
+  starts = corpus.document_starts["valid"]
+  assert len(starts) == 60
+  assert np.array_equal(corpus.borders("valid").nonzero()[0], starts)
+  first = [corpus.tokenizer.decode(corpus.valid[s : s + 5]) for s in starts[:2]]
+  assert all(re.match(r"\s*= [^=]", text) for text in first)
 
 
 def test_wikitext2_as_characters_and_bytes(data_dir):

@@ -41,6 +41,14 @@ def test_word_ids_count_every_line_end():
   assert tokenizer.encode("the A").tolist() == [3, 1]  # a prompt goes on within its line
 
 
+def test_the_most_frequent_words_are_known_and_all_others_are_one():
+  tokenizer = WordTokenizer.most_frequent("b a\nb c <unk> a b\nd\n", 4)
+  assert tokenizer.words == ("b", "a", "c", "<unk>")
+  assert tokenizer.encode("a d\nb\n").tolist() == [1, 3, 0]
+  assert tokenizer.decode([1, 3, 0]) == "a <unk> b"
+  assert tokenizer_from_dict(tokenizer.to_dict()) == tokenizer
+
+
 def test_only_a_line_feed_ends_a_line_of_words():
   assert WordTokenizer.from_text(["a\u2028b\x85c\n"]).words == ("a", "b", "c", "<eos>")
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from train import report
+from train import report, speed
 from train.errors import FlagError, RunError
 
 
@@ -13,6 +13,7 @@ def make_run(folder, loss, method, gates):
     "method": method,
     "dataset": "text",
     "tokenizer": "byte",
+    "protocol": "windows",
     "best_step": 20,
     "steps": 20,
     "params": 12_345,
@@ -37,20 +38,36 @@ def test_runs_are_compared_in_a_table_and_a_picture(tmp_path, capsys):
   output = tmp_path / "report"
   report.main(["report", f"--workdirs={one},{two}", f"--output={output}"])
   lines = capsys.readouterr().out.splitlines()
-  assert lines[0].split()[:4] == ["run", "method", "dataset", "steps"]
+  assert lines[0].split()[:4] == ["run", "method", "dataset", "protocol"]
   assert lines[1].split() == [
-    "memory", "tensor_local", "text", "20", "1.7500", "1.8500", "2.8850", "7.39", "12,345", "1,234",
-    "4,096", "True",
+    "memory", "tensor_local", "text", "windows", "20", "1.7500", "1.8500", "2.8850", "7.39",
+    "12,345", "1,234", "4,096", "True",
   ]  # fmt: skip
-  assert lines[2].split()[:5] == ["baseline", "local", "text", "20", "1.8700"]
+  assert lines[2].split()[:5] == ["baseline", "local", "text", "windows", "20"]
   assert lines[3] == "fusion gates of memory: block_0 0.570"
   assert (output / "losses.png").read_bytes().startswith(b"\x89PNG")
   assert "baseline" in (output / "report.md").read_text()
 
 
+def test_models_are_timed_where_asked(finished, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(speed, "PROMPT", 16)
+  report.main(["report", f"--workdirs={finished}", f"--output={tmp_path}", "--speed"])
+  heading, row = capsys.readouterr().out.splitlines()[:2]
+  assert "prefill/s" in heading
+  assert "decode/s at 131,072" in heading
+  state_bytes, *rates = row.replace("True", "").split()[-5:]
+  assert int(state_bytes.replace(",", "")) > 1000
+  assert all(int(rate.replace(",", "")) > 0 for rate in rates)
+  assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+  (tmp_path / "other").mkdir()
+  (tmp_path / "other" / "result.json").write_text((finished / "result.json").read_text())
+  with pytest.raises(RunError, match=r"--speed: .*config.json: no such file"):
+    report.main(["report", f"--workdirs={tmp_path / 'other'}", "--speed"])
+
+
 def test_missing_numbers_are_dashes(tmp_path):
   table = report.format_table({"a": {"method": "base", "test_loss": None}})
-  assert table.splitlines()[1].split() == ["a", "base", *"-" * 10]
+  assert table.splitlines()[1].split() == ["a", "base", *"-" * 11]
 
 
 def test_a_run_without_a_result_is_named(tmp_path):
@@ -63,11 +80,15 @@ def test_a_run_without_a_result_is_named(tmp_path):
   [
     ({}, None),
     ({"tokenizer": "word"}, "warning: different tokenizers (byte, word): nats and perplexity are"),
+    ({"vocabulary": "reference"}, "warning: standard and reference vocabularies: another scale"),
+    ({"protocol": "stream"}, "warning: different protocols (windows, stream): tokens were"),
     ({"dataset": "stdlib", "tokenizer": "word"}, "warning: different datasets (text, stdlib): "),
   ],
 )
 def test_what_cannot_be_compared_is_said(changes, warning):
-  one = {"dataset": "text", "tokenizer": "byte"}
+  one = {
+    "dataset": "text", "tokenizer": "byte", "protocol": "windows", "vocabulary": "standard"
+  }  # fmt: skip
   last = report.format_table({"a": one, "b": {**one, **changes}}).splitlines()[-1]
   assert last.startswith(warning or "b ")
 
