@@ -57,6 +57,7 @@ def make_task(cell: Cell) -> Task:
     train_batches=train_batches,
     eval_batches=eval_batches,
     metrics=classification_metrics,
+    shown=("accuracy", "loss"),
     describe=lambda model: describe(cell, model),
     export=interop.save_model,
   )

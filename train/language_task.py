@@ -198,6 +198,7 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
     train_batches=lambda: train_batches(config, corpus),
     eval_batches=lambda split, limit: eval_batches(config, corpus, split, limit),
     metrics=metrics,
+    shown=("loss", "perplexity", "bits_per_byte"),
     describe=describe,
     export=interop.save_model,
   )

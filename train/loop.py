@@ -201,7 +201,8 @@ class _Loop:
       f"{self.task.item}_per_second": self.progress.items_per_second(),
       **{f"{split}_{name}": value for name, value in evaluation.items()},
     }
-    self.terminal.record(record, evaluation)
+    shown = {name: evaluation[name] for name in self.task.shown if name in evaluation}
+    self.terminal.record(record, shown)
     if self.log:
       self.log.write(record)
 

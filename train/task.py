@@ -44,6 +44,7 @@ class Task:
       first `limit` of them unless it is 0.
     metrics: `metrics(means, split)`: what is reported of `train.metrics.weighted_means`, "loss"
       among it.
+    shown: metrics that the terminal shows while training.
     describe: facts about a trained model for the result.
     export: `export(folder, model)` writes the model where other programs find it, or None.
   """
@@ -59,5 +60,6 @@ class Task:
   train_batches: Callable[[], TrainBatches]
   eval_batches: Callable[[str, int], Iterable[HostBatch]]
   metrics: Callable[[dict[str, float], str], dict[str, float]]
+  shown: tuple[str, ...]
   describe: Callable[[nnx.Module], dict[str, Any]]
   export: Callable[[Path, nnx.Module], None] | None

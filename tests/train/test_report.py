@@ -56,7 +56,7 @@ def test_models_are_timed_where_asked(finished, tmp_path, capsys, monkeypatch):
   assert "prefill/s" in heading
   assert "decode/s at 131,072" in heading
   state_bytes, *rates = row.replace("True", "").split()[-5:]
-  assert int(state_bytes.replace(",", "")) > 1000
+  assert int(state_bytes.replace(",", "")) > 100
   assert all(int(rate.replace(",", "")) > 0 for rate in rates)
   assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
   (tmp_path / "other").mkdir()
