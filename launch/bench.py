@@ -1,11 +1,12 @@
 """Measures speed, temporaries and compile time; figures to compare are ratios within one run.
 
-  python launch/bench.py memory|variants [--json] [--repeats=N] [--cores=N]
+  python launch/bench.py memory|variants|step [--json] [--repeats=N] [--cores=N]
 
 `memory`: one memory layer with its heads, forward and forward + backward, the fast scan
 against the plain one, and how compile time grows with the number of chunks. `variants`: the
 dynamics and the windowed update against the published dynamics, all with their fast scans, and
-what a step costs on larger and larger grids. Contestants run in turn in one process; each
+what a step costs on larger and larger grids. `step`: a training step of a language model with
+memory against one without, optimizer included. Contestants run in turn in one process; each
 figure is the least process-CPU time over the repeats, so other load on the machine matters
 little. By default the process keeps to one core.
 """
@@ -49,6 +50,23 @@ VARIANTS = {
   "convlstm, window": {"update": "window"},
   "selective, window": {"dynamics": "selective", "update": "window"},
 }
+# A training step with memory against "local". At the second shape the authors' code takes 4.6
+# times its own "local".
+STEPS = {
+  "local": {"method": "local"},
+  "convlstm": {"method": "tensor_local"},
+  "selective": {"method": "tensor_local", "dynamics": "selective"},
+  "convlstm, window": {"method": "tensor_local", "memory_update": "window"},
+}
+STEP_SHAPES = {
+  "cpu preset": {"preset": "cpu"},
+  "four blocks": {
+    "preset": "cpu", "num_layers": 4, "features": 128, "num_heads": 4, "batch_size": 4,
+    "max_length": 256, "window": 64, "memory_channels": 32, "grid": (8, 8, 8), "chunk_size": 16,
+    "memory_every_n_layers": 1,
+  },
+}  # fmt: skip
+VOCABULARY = {"cpu preset": 256, "four blocks": 2000}
 WINDOWED_GRIDS = (8, 16, 32)
 COMPILED_CHUNKS = (16, 1024)
 
@@ -97,7 +115,7 @@ def _keep_to_cores(cores: int) -> None:
 
 def measure_memory(repeats: int) -> dict:
   """The fast scan against the plain one, and the growth of compile time, as JSON values."""
-  shapes = [measure_shape(shape, IMPLEMENTATIONS, repeats) for shape in MEMORY_SHAPES]
+  shapes = [_memory_shape(shape, IMPLEMENTATIONS, repeats) for shape in MEMORY_SHAPES]
   seconds = [compile_seconds(chunks) for chunks in COMPILED_CHUNKS]
   growth = {f"seconds_{c}_chunks": s for c, s in zip(COMPILED_CHUNKS, seconds, strict=True)}
   return {
@@ -110,7 +128,7 @@ def measure_variants(repeats: int) -> dict:
   """Dynamics and windows against the published dynamics, and windows by grid, as JSON values."""
   from tmem.diagonal import sequential_depth
 
-  shapes = [measure_shape(shape, VARIANTS, repeats) for shape in VARIANT_SHAPES]
+  shapes = [_memory_shape(shape, VARIANTS, repeats) for shape in VARIANT_SHAPES]
   depths = {
     f"{chunks}_chunks": sequential_depth(chunks)
     for chunks in (shape.tokens // shape.chunk_size for shape in VARIANT_SHAPES)
@@ -145,12 +163,37 @@ def windowed_steps(repeats: int) -> dict:
   return {**found, "ratio": last / first}
 
 
-def measure_shape(shape: Shape, contestants: dict[str, dict], repeats: int) -> dict:
-  """Times, compile seconds and temporary bytes of each contestant, and ratios to the first."""
+def measure_step(repeats: int) -> dict:
+  """A training step with memory against one without, as JSON values."""
+  return {
+    "shapes": [
+      measure(
+        {"name": name} | flags,
+        {method: _lowered_step(flags | more, VOCABULARY[name]) for method, more in STEPS.items()},
+        repeats,
+      )
+      for name, flags in STEP_SHAPES.items()
+    ]
+  }
+
+
+def _memory_shape(shape: Shape, contestants: dict[str, dict], repeats: int) -> dict:
+  lowered = {name: _lowered(shape, changes) for name, changes in contestants.items()}
+  return measure(shape._asdict(), lowered, repeats)
+
+
+def measure(facts: dict, contestants: dict[str, dict], repeats: int) -> dict:
+  """Times, compile seconds and temporary bytes of each contestant, and ratios to the first.
+
+  Args:
+    facts: what all have in common.
+    contestants: by name, by kind of function, `(lowered, arguments)`.
+    repeats: runs of each function.
+  """
   found = {name: {} for name in contestants}
   runs = {}
-  for name, changes in contestants.items():
-    for kind, lowered in _lowered(shape, changes).items():
+  for name, kinds in contestants.items():
+    for kind, lowered in kinds.items():
       start = time.process_time()
       compiled = lowered[0].compile()
       found[name][f"{kind}_compile_seconds"] = time.process_time() - start
@@ -164,7 +207,7 @@ def measure_shape(shape: Shape, contestants: dict[str, dict], repeats: int) -> d
     name: {key: value / found[baseline][key] for key, value in found[name].items()}
     for name in others
   }
-  return {"shape": shape._asdict(), "measured": found, f"ratio_to_{baseline}": ratios}
+  return {"shape": facts, "measured": found, f"ratio_to_{baseline}": ratios}
 
 
 def _lowered(shape: Shape, changes: dict) -> dict:
@@ -189,6 +232,45 @@ def _lowered(shape: Shape, changes: dict) -> dict:
   gradient = jax.value_and_grad(loss, argnums=(0, 1))
   functions = {"forward": loss, "forward_backward": gradient}
   return {kind: (jax.jit(f).lower(params, x), (params, x)) for kind, f in functions.items()}
+
+
+def _lowered_step(flags: dict, vocabulary: int) -> dict:
+  """Loss, and a training step, of a language model: kind -> (lowered, arguments)."""
+  import dataclasses
+
+  import jax
+  import numpy as np
+  import optax
+  from flax import nnx
+
+  from tmem.models import LanguageModel
+  from train.language_flags import COMMAND
+  from train.losses import language_loss
+  from train.optim import make_optimizer
+
+  config = COMMAND.build(COMMAND.values(flags["preset"]) | flags | {"workdir": "none"})
+  model = LanguageModel(dataclasses.replace(config.model, vocab_size=vocabulary), rngs=nnx.Rngs(0))
+  graphdef, params = nnx.split(model)
+  params = nnx.to_pure_dict(params)
+  optimizer = make_optimizer(config.optim)
+  shape = (config.run.batch_size, config.model.max_length)
+  tokens = np.random.default_rng(0).integers(0, vocabulary, shape).astype(np.int32)
+  batch = {"inputs": tokens, "targets": tokens}
+
+  def loss(params, batch):
+    sums = language_loss(nnx.merge(graphdef, params), batch, None)
+    return sums["loss"] / sums["weight"]
+
+  def step(params, state, batch):
+    value, grads = jax.value_and_grad(loss)(params, batch)
+    updates, state = optimizer.update(grads, state, params)
+    return value, optax.apply_updates(params, updates), state
+
+  state = optimizer.init(params)
+  return {
+    "forward": (jax.jit(loss).lower(params, batch), (params, batch)),
+    "forward_backward": (jax.jit(step).lower(params, state, batch), (params, state, batch)),
+  }
 
 
 def _least_cpu_seconds(runs: dict, repeats: int) -> dict:
@@ -218,7 +300,7 @@ def compile_seconds(chunks: int) -> float:
   return min(seconds)
 
 
-BENCHMARKS = {"memory": measure_memory, "variants": measure_variants}
+BENCHMARKS = {"memory": measure_memory, "variants": measure_variants, "step": measure_step}
 
 
 def _table(report: dict) -> str:
