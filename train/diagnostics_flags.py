@@ -10,7 +10,7 @@ from train.command import Command, Flag
 from train.diagnostics_presets import PRESETS, SETTINGS
 from train.errors import FlagError
 from train.experiments import EXPERIMENTS
-from train.parsers import Choice, Integer, Number, Several, Stages, WordOr
+from train.parsers import Boolean, Choice, Integer, Number, Several, Stages, WordOr
 
 ALL = "all"
 COUNTED = ("writes:", "observations:", "hidden:", "tokens:", "distractors:")
@@ -37,6 +37,9 @@ DIFFICULTY = {
     Stages(), None, "Stages of training: writes (or observations, hidden frames, …) and steps."
   ),
   "tested": Flag(Several(Integer(0)), None, "Writes (or …) that a trained model is tested with."),
+  "out_of_reach": Flag(
+    Boolean(), None, "Whether distractors part writes from queries, so that a window sees none."
+  ),
   "noise": Flag(Several(Number(0)), None, "Noise of a query's coordinate; training has the first."),
   "distances": Flag(
     Several(Integer(1)), None, "Tokens from first write to first query in long_recall."
