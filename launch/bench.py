@@ -1,14 +1,15 @@
 """Measures speed, temporaries and compile time; figures to compare are ratios within one run.
 
-  python launch/bench.py memory|variants|step [--json] [--repeats=N] [--cores=N]
+  python launch/bench.py memory|variants|step|drift [--json] [--repeats=N] [--cores=N]
 
 `memory`: one memory layer with its heads, forward and forward + backward, the fast scan
 against the plain one, and how compile time grows with the number of chunks. `variants`: the
 dynamics and the windowed update against the published dynamics, all with their fast scans, and
 what a step costs on larger and larger grids. `step`: a training step of a language model with
-memory against one without, optimizer included. Contestants run in turn in one process; each
-figure is the least process-CPU time over the repeats, so other load on the machine matters
-little. By default the process keeps to one core.
+memory against one without, optimizer included. `drift`: how far a float32 state is from a float64
+one after 10,000 steps in bfloat16. Contestants run in turn in one process; each figure is the least
+process-CPU time over the repeats, so other load on the machine matters little. By
+default the process keeps to one core.
 """
 
 import argparse
@@ -68,6 +69,7 @@ STEP_SHAPES = {
 }  # fmt: skip
 VOCABULARY = {"cpu preset": 256, "four blocks": 2000}
 WINDOWED_GRIDS = (8, 16, 32)
+DRIFT_STEPS = 10_000
 COMPILED_CHUNKS = (16, 1024)
 
 
@@ -175,6 +177,37 @@ def measure_step(repeats: int) -> dict:
       for name, flags in STEP_SHAPES.items()
     ]
   }
+
+
+def measure_drift(repeats: int) -> dict:
+  """Largest difference of a float32 state from a float64 one, over its largest entry, by dynamics.
+
+  Both compute in bfloat16 from the same tokens.
+  """
+  del repeats  # the same every time
+  import jax
+  import jax.numpy as jnp
+  import numpy as np
+  from flax import nnx
+
+  import tmem
+  from tmem.config import DYNAMICS
+
+  jax.config.update("jax_enable_x64", True)
+  x = jax.random.normal(jax.random.key(0), (1, DRIFT_STEPS, 32), jnp.bfloat16)
+  found = {}
+  for dynamics in DYNAMICS:
+    cells = []
+    for state_dtype in ("float32", "float64"):
+      config = tmem.MemoryConfig(
+        channels=8, grid=(4, 4, 4), chunk_size=1, forget_bias=3.0, dynamics=dynamics,
+        dtype="bfloat16", param_dtype="float32", state_dtype=state_dtype,
+      )  # fmt: skip
+      memory = tmem.TensorMemory(config, 32, rngs=nnx.Rngs(0))
+      state = jax.jit(lambda x, memory=memory: memory(x, memory.init_state(1))[1])(x)
+      cells.append(np.asarray(state.cell, np.float64))
+    found[dynamics] = float(np.abs(cells[0] - cells[1]).max() / np.abs(cells[1]).max())
+  return {f"state_drift_after_{DRIFT_STEPS}_steps": found}
 
 
 def _memory_shape(shape: Shape, contestants: dict[str, dict], repeats: int) -> dict:
@@ -300,13 +333,18 @@ def compile_seconds(chunks: int) -> float:
   return min(seconds)
 
 
-BENCHMARKS = {"memory": measure_memory, "variants": measure_variants, "step": measure_step}
+BENCHMARKS = {
+  "memory": measure_memory,
+  "variants": measure_variants,
+  "step": measure_step,
+  "drift": measure_drift,
+}
 
 
 def _table(report: dict) -> str:
   lines = [f"jax {report['jax']} on {report['device']}, {report['cores']} core(s)", ""]
   head = f"{'':<26}{'fwd ms':>9}{'fwd+bwd ms':>12}{'temp MB':>9}{'compile s':>11}"
-  for entry in report["shapes"]:
+  for entry in report.get("shapes", ()):
     facts = ", ".join(f"{key} {value}" for key, value in entry["shape"].items())
     lines += [facts, head]
     lines += [_row(name, values, 1e-6) for name, values in entry["measured"].items()]

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from tmem import MemoryConfig, TensorMemory
+from tmem.config import DYNAMICS
 
 FEATURES, CHUNK = 3, 2
 SMALL = MemoryConfig(channels=2, grid=(1, 6), chunk_size=CHUNK)
@@ -123,6 +124,19 @@ def test_a_long_bfloat16_stream_does_not_drift(implementation, compiled):
   assert state.hidden.dtype == state.cell.dtype == jnp.float32
   for ours, theirs in ((state.hidden, expected.hidden), (state.cell, expected.cell)):
     assert furthest(ours, theirs) < 0.02
+
+
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+def test_a_float32_state_stays_at_a_float64_one(dynamics, compiled):
+  """2000 steps that compute in bfloat16; `launch/bench.py drift` does 10,000."""
+  changes = {"chunk_size": 1, "grid": (4,), "forget_bias": 3.0, "dynamics": dynamics}
+  with jax.enable_x64(True):
+    x, cells = tokens(2000, jnp.bfloat16), []
+    for state_dtype in (jnp.float32, jnp.float64):
+      memory = make(dtype=jnp.bfloat16, param_dtype=jnp.float32, state_dtype=state_dtype, **changes)
+      cells.append(compiled(memory)(x, memory.init_state(2))[1].cell)
+    assert [cell.dtype for cell in cells] == [jnp.float32, jnp.float64]
+    assert 0 < furthest(*cells) < 1e-3 * np.abs(cells[1]).max()
 
 
 TYPES = {"float32": "float32", "bfloat16": "float32", "float64": "float64"}
