@@ -15,6 +15,8 @@ from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
 from tmem.typing import Coords, Mask, Spread, Tokens
 
+_KERNEL = nnx.initializers.lecun_normal()
+
 
 class Places(NamedTuple):
   """Where chunks read and write.
@@ -56,7 +58,7 @@ class TensorMemory(RecurrentMemory):
 
     # Places need more digits than bfloat16 has: coordinate and spread are never rounded to it.
     places = config.state_dtype
-    self.summary = self._linear(config.chunk_size * features, features, rngs, kernel=_mean)
+    self.summary = self._linear(config.chunk_size * features, features, rngs, kernel=_summary_start)
     axes, reads, writes = len(config.grid), config.read_heads, config.write_heads
     if config.coordinate_heads == "shared":
       self.coordinate = self._linear(features, max(reads, writes) * axes, rngs, places)
@@ -190,12 +192,13 @@ def _first_of(chunks: jax.Array, heads: int) -> jax.Array:
   return first.reshape(len(chunks), -1)
 
 
-def _mean(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
-  """Start value of the summary: the mean of a chunk's tokens.
+def _summary_start(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
+  """Start value of the summary: the mean of a chunk's tokens, and of several a random mix besides.
 
-  So that a token that asks for another finds the place where that one was written from the first
-  step on: reads and writes share their coordinate head.
+  The mean lets a token that asks for another find the place where that one was written from the
+  first step on: reads and writes share their coordinate head. Alone it would hide which token of
+  a chunk said what.
   """
-  del key
   size = shape[0] // shape[1]
-  return jnp.tile(jnp.eye(shape[1], dtype=dtype) / size, (size, 1))
+  mean = jnp.tile(jnp.eye(shape[1], dtype=dtype) / size, (size, 1))
+  return mean if size == 1 else mean + _KERNEL(key, shape, dtype)
