@@ -112,6 +112,17 @@ def test_other_configurations_match_the_numpy_memory(changes, randomised, compil
       assert_matches(reference, memory, y, state, x)
 
 
+def test_a_summary_starts_with_the_mean_of_its_tokens_and_tells_them_apart():
+  alone = TensorMemory(MemoryConfig(chunk_size=1), 32, rngs=nnx.Rngs(0))
+  np.testing.assert_array_equal(alone.summary.kernel[...], np.eye(32))
+  several = TensorMemory(MemoryConfig(chunk_size=4), 32, rngs=nnx.Rngs(0))
+  parts = several.summary.kernel[...].reshape(4, 32, 32)
+  random = parts - np.eye(32) / 4
+  np.testing.assert_allclose(random.std(axis=(1, 2)), 128**-0.5, rtol=0.1)
+  np.testing.assert_allclose(random.mean(axis=(1, 2)), 0.0, atol=0.01)
+  assert np.abs(np.corrcoef(random.reshape(4, -1)) - np.eye(4)).max() < 0.15
+
+
 def test_initial_parameters():
   memory = make(grid=(3, 4, 5), forget_bias=3.0)
   assert memory.gates.depthwise.shape == (3, 3, 4)
@@ -124,9 +135,6 @@ def test_initial_parameters():
   np.testing.assert_array_equal(memory.spread.bias[...], 1.0)
   for name in ("summary", "coordinate", "content", "output"):
     np.testing.assert_array_equal(getattr(memory, name).bias[...], 0.0)
-  # A chunk is at first summed up by the mean of its tokens.
-  x = random_tokens(4)
-  np.testing.assert_allclose(memory.summary(x.reshape(2, -1)), x.mean(axis=1), atol=1e-6)
   leaves = jax.tree.leaves(nnx.state(memory, nnx.Param))
   assert len(leaves) == len(jax.tree.leaves(nnx.state(memory))) == 14
   assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
