@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import grain
 import numpy as np
+
+from data.repeats import document_starts, kinds, previous_distances
 
 # A window is a slice of an array in memory: reading ahead would only cost threads.
 READ_IN_PLACE = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -86,7 +88,7 @@ def eval_batches(
   batch_size: int,
   length: int,
   borders: np.ndarray | None = None,
-  of_targets: Mapping[str, np.ndarray] | None = None,
+  reach: int | None = None,
 ) -> Iterable[dict[str, np.ndarray]]:
   """Every target token of a split exactly once: the protocol "windows".
 
@@ -98,7 +100,7 @@ def eval_batches(
     batch_size: rows of a batch.
     length: tokens per row.
     borders: [N] bool, True on the first token of each document; None: documents are one.
-    of_targets: [N] arrays whose values at the targets go along, by name.
+    reach: with it, "repeat" says where targets were seen before, see `data.repeats.kinds`.
 
   Returns:
     What can be iterated over as often as needed, giving `{"inputs", "targets"}`, int32
@@ -117,6 +119,7 @@ def eval_batches(
       f"tokens: the split has {tokens.size} tokens, expected at least 2 to predict one from another"
     )
   per_batch = batch_size * length
+  distances, starts = previous_distances(tokens), document_starts(borders, tokens.size)
 
   def batch(index: int) -> dict[str, np.ndarray]:
     begin = index * per_batch
@@ -127,8 +130,11 @@ def eval_batches(
     found = {"inputs": np.where(mask, flat[:-1], 0), "targets": flat[1:], "mask": mask}
     if borders is not None:
       found["reset"] = _filled(borders[begin : begin + count], per_batch)
-    for name, values in (of_targets or {}).items():
-      found[name] = _filled(values[begin + 1 : begin + count + 1], per_batch)
+    if reach is not None:
+      places = begin + np.arange(count)
+      first = places - np.arange(count) % length  # of the window
+      context = places + 1 - np.maximum(first, starts[places])
+      found["repeat"] = _filled(kinds(distances[places + 1], context, reach), per_batch)
     return {name: values.reshape(batch_size, length) for name, values in found.items()}
 
   batches = -(-targets // per_batch)

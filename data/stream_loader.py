@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import grain
 import numpy as np
 
 from data.loader import READ_IN_PLACE, check_at_least, check_host, checked_tokens
+from data.repeats import document_starts, kinds, previous_distances
 
 
 def stream_batches(
@@ -33,9 +34,10 @@ def stream_batches(
     borders: [N] bool, True on the first token of each document; None: documents are one.
 
   Returns:
-    An iterator over `{"inputs", "targets", "reset"}`, [batch_size // host_count, length], targets
-    one token later than inputs; "reset" is True on inputs that go on with nothing from before.
-    `get_state()` and `set_state` are as those of `data.loader.train_batches`.
+    An iterator over `{"inputs", "targets"}`, [batch_size // host_count, length], targets one token
+    later than inputs, and "restart", [batch_size // host_count] bool, True where a stream begins;
+    with `borders` also "reset", those of the inputs. `get_state()` and `set_state` are as those of
+    `data.loader.train_batches`.
 
   Raises:
     ValueError: if an argument is out of its range or `tokens` has no segment for every row.
@@ -56,9 +58,12 @@ def stream_batches(
   def segment(index: int) -> dict[str, np.ndarray]:
     places = first[:, None] + (index % segments) * length + np.arange(length + 1)
     window = tokens[places]
-    reset = np.zeros((rows, length), bool) if borders is None else borders[places[:, :-1]]
-    reset[:, 0] |= index % segments == 0
-    return {"inputs": window[:, :-1], "targets": window[:, 1:], "reset": reset}
+    batch = {
+      "inputs": window[:, :-1],
+      "targets": window[:, 1:],
+      "restart": np.full(rows, index % segments == 0),
+    }
+    return batch if borders is None else batch | {"reset": borders[places[:, :-1]]}
 
   dataset = (
     grain.MapDataset.range(segments).repeat().map_with_index(lambda index, _: segment(index))
@@ -71,7 +76,7 @@ def eval_stream_batches(
   batch_size: int,
   length: int,
   borders: np.ndarray | None = None,
-  of_targets: Mapping[str, np.ndarray] | None = None,
+  reach: int | None = None,
 ) -> Iterable[dict[str, np.ndarray]]:
   """Every target token of a split exactly once, in parallel streams: the protocol "stream".
 
@@ -80,7 +85,7 @@ def eval_stream_batches(
     batch_size: streams; they are of equal length, the last ones shorter. Each begins with nothing.
     length: tokens of a segment.
     borders: as in `stream_batches`.
-    of_targets: [N] arrays whose values at the targets go along, by name.
+    reach: with it, "repeat" says where targets were seen before, see `data.repeats.kinds`.
 
   Returns:
     What can be iterated over as often as needed, giving batches in order, as
@@ -97,6 +102,7 @@ def eval_stream_batches(
   whole = -(-targets // batch_size)
   begin = np.arange(batch_size) * whole
   end = np.minimum(begin + whole, targets)
+  distances, starts = previous_distances(tokens), document_starts(borders, tokens.size)
 
   def segment(index: int) -> dict[str, np.ndarray]:
     places = begin[:, None] + index * length + np.arange(length)
@@ -109,26 +115,13 @@ def eval_stream_batches(
     }
     if borders is not None:
       batch["reset"] = borders[places] & mask
-    return batch | {name: values[places + 1] for name, values in (of_targets or {}).items()}
+    if reach is not None:
+      context = places + 1 - np.maximum(begin[:, None], starts[places])
+      batch["repeat"] = kinds(distances[places + 1], context, reach)
+    return batch
 
   dataset = grain.MapDataset.range(-(-whole // length)).map(segment)
   return dataset.to_iter_dataset(READ_IN_PLACE)
-
-
-def previous_distances(tokens: np.ndarray) -> np.ndarray:
-  """How far back each token's id was seen last.
-
-  Args:
-    tokens: [N] integers.
-
-  Returns:
-    [N] int32, at least 1; 0 where the id has not been seen before.
-  """
-  order = np.argsort(tokens, kind="stable")
-  same = tokens[order[1:]] == tokens[order[:-1]]
-  distances = np.zeros(tokens.size, np.int32)
-  distances[order[1:]] = np.where(same, order[1:] - order[:-1], 0)
-  return distances
 
 
 def _checked_borders(borders: np.ndarray | None, tokens: np.ndarray) -> np.ndarray | None:

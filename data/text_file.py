@@ -14,7 +14,7 @@ CHARACTERS = 2**16  # read at once
 LONGEST_WORD = 2**16
 
 
-def read_tokens(path: str | Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+def read_tokens(path: str | Path, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int]]:
   """Reads a file piece by piece; what it holds in memory does not depend on the file's length.
 
   Line ends become single line feeds and a byte-order mark goes, as in a corpus.
@@ -24,7 +24,7 @@ def read_tokens(path: str | Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     tokenizer: what turns its text into ids.
 
   Yields:
-    int32 ids, at least one in a piece.
+    `(ids, size)`: int32 ids, and the bytes of text that they stand for.
 
   Raises:
     DatasetError: if the file cannot be read, has no tokens, is not UTF-8 where the tokenizer needs
@@ -34,10 +34,10 @@ def read_tokens(path: str | Path, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
   found = False
   try:
     for text in _pieces(Path(path), "latin-1" if kind == "byte" else "utf-8-sig", kind == "word"):
-      ids = tokenizer.encode_bytes(text.encode("latin-1" if kind == "byte" else "utf-8"))
-      if ids.size:
-        found = True
-        yield ids
+      content = text.encode("latin-1" if kind == "byte" else "utf-8")
+      ids = tokenizer.encode_bytes(content)
+      found = found or ids.size > 0
+      yield ids, len(content)
   except OSError as error:
     raise DatasetError(
       f"{path}: cannot be read ({error.strerror}); expected a text file"

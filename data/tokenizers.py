@@ -118,8 +118,8 @@ class CharTokenizer:
       character = text[int(np.argmin(ids))]
       raise ValueError(
         f"character {character!r} (U+{ord(character):04X}) is not among the {self.vocab_size}"
-        " characters of the corpus; leave it out of --prompt, or train with --tokenizer=byte,"
-        " which knows every text"
+        " characters of the corpus; leave it out, or train with --tokenizer=byte, which knows"
+        " every text"
       )
     return ids
 
@@ -209,8 +209,7 @@ class WordTokenizer:
       word = words[int(np.argmin(ids))]
       raise ValueError(
         f"word {word!r} is not among the {self.vocab_size} words of the corpus, which has no"
-        f" {UNKNOWN}; leave it out of --prompt, or train with --tokenizer=byte, which knows"
-        " every text"
+        f" {UNKNOWN}; leave it out, or train with --tokenizer=byte, which knows every text"
       )
     return ids
 

@@ -108,11 +108,13 @@ class Decoder(nnx.Module):
     return Stream(
       seen=jnp.zeros((batch_size,), jnp.int32),
       age=jnp.zeros((batch_size,), jnp.int32),
-      pasts=tuple(
-        block.attention.empty_past(batch_size, self.config.max_length) for block in self.blocks
-      ),
+      pasts=self._empty_pasts(batch_size),
       memories=self.init_states(batch_size, tail="hold"),
     )
+
+  def _empty_pasts(self, batch_size: int) -> tuple[Past, ...]:
+    length = self.config.max_length
+    return tuple(block.attention.empty_past(batch_size, length) for block in self.blocks)
 
   def check_stream(self, stream: Stream) -> None:
     """Raises ValueError unless `stream` has the structure, shapes and types of this model's."""
@@ -223,13 +225,8 @@ class Decoder(nnx.Module):
 
   def state_bytes(self) -> int:
     """Bytes one stream must keep to go on: what attention needs of the past, and memory states."""
-    length = self.config.max_length
-
-    def kept():
-      pasts = [block.attention.empty_past(1, length) for block in self.blocks]
-      return pasts, self.init_states(1, tail="hold")
-
-    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(jax.eval_shape(kept)))
+    kept = jax.eval_shape(lambda: (self._empty_pasts(1), self.init_states(1, tail="hold")))
+    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(kept))
 
 
 def _distance_bias(config: DecoderConfig) -> nnx.Param | None:

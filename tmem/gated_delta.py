@@ -66,7 +66,7 @@ def gated_delta_rule(
     )
     y = start * jnp.einsum("bhik,bhkv->bhiv", q, state)
     y += jnp.einsum("bhij,bhjv->bhiv", jnp.einsum("bhik,bhjk->bhij", q, k) * decay, new)
-    kept = jnp.where(newest, jnp.exp(since[..., -1:] - since), 0)[..., None] * k
+    kept = jnp.exp(jnp.where(newest, since[..., -1:] - since, -jnp.inf))[..., None] * k
     state = start[..., -1:, :] * state + jnp.einsum("bhik,bhiv->bhkv", kept, new)
     return state, y
 

@@ -11,6 +11,7 @@ from tmem.cell import MemoryState, StepInputs
 from tmem.config import MemoryConfig
 from tmem.dynamics import DYNAMICS
 from tmem.grid import nearest_cell
+from tmem.layout import checked_reset
 from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
 from tmem.typing import Coords, Mask, Spread, Tokens
@@ -126,7 +127,7 @@ class TensorMemory(RecurrentMemory):
     state = self.init_state(len(x), tail) if state is None else state
     if tail == "hold" and state.pending is None:
       state = self._with_room(state, len(x))
-    x = x.astype(self.config.dtype)
+    x, reset = x.astype(self.config.dtype), checked_reset(reset, x.shape[:2])
     parts, _ = chunks.split(x, mask, state, self.config.chunk_size, tail, count, reset)
     inputs = self._step_inputs(parts)
     return Places(inputs.read_at, inputs.write_at, inputs.spread, inputs.write)

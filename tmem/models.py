@@ -33,7 +33,7 @@ class LanguageConfig(DecoderConfig):
 
 
 class LanguageModel(Decoder):
-  """Pre-norm Transformer language model with a tied head, and learned or rotary positions.
+  """Pre-norm Transformer language model with a tied head and positions as its method has them.
 
   Args:
     config: sizes and composition.

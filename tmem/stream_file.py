@@ -36,14 +36,15 @@ def save_stream(
 
   Raises:
     FileNotFoundError: if there is no such folder.
-    ValueError: if the stream is of another model, or `path` is a folder.
+    ValueError: if the stream is of another model, the logits are not the stream's, or `path` is a
+      folder.
   """
   path = Path(path)
-  if not path.parent.is_dir():
-    raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
-  if path.is_dir():
-    raise ValueError(f"{path}: is a folder, expected the name of a file")
+  check_place(path)
   model.check_stream(stream)
+  expected = (len(stream.seen), model.config.vocab_size)
+  if logits is not None and logits.shape != expected:
+    raise ValueError(f"logits: got shape {logits.shape}, expected {expected}")
   arrays = {name: np.asarray(array) for name, array in _named(stream).items()}
   if logits is not None:
     arrays[LOGITS] = np.asarray(logits)
@@ -60,6 +61,14 @@ def save_stream(
       file.flush()
       os.fsync(file.fileno())
     written.replace(path)
+
+
+def check_place(path: Path) -> None:
+  """Raises FileNotFoundError or ValueError if no file can be written there."""
+  if not path.parent.is_dir():
+    raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
+  if path.is_dir():
+    raise ValueError(f"{path}: is a folder, expected the name of a file")
 
 
 def load_stream(path: str | os.PathLike, model: nnx.Module) -> tuple[Stream, Logits | None]:

@@ -66,7 +66,8 @@ def windowed_scan(
 ) -> tuple[MemoryState, jax.Array]:
   """Same contract as `tmem.scan.plain_scan`, with an update of `window` cells per axis.
 
-  Where rows are emptied on the way all cells change: such a scan costs what all cells cost.
+  Where rows may be emptied on the way all cells change: that is the plain scan, which recomputes
+  each step backwards, and costs more than updating all cells does.
   """
   if inputs.clear is not None:
     step = jax.checkpoint(functools.partial(memory_step, params, window=window))

@@ -57,7 +57,7 @@ class Checkpoints:
       unfinished,
       args=ocp.args.Composite(
         progress=ocp.args.JsonSave(meta),
-        **{name: ocp.args.StandardSave(flat) for name, flat in items.items()},
+        **{name: ocp.args.StandardSave(_with_elements(flat)) for name, flat in items.items()},
       ),
     )
     if jax.process_index() == 0:
@@ -128,7 +128,7 @@ class Checkpoints:
         restored = self._orbax.restore(
           path,
           args=ocp.args.Composite(
-            **{name: ocp.args.StandardRestore(flat) for name, flat in items.items()}
+            **{name: ocp.args.StandardRestore(_with_elements(flat)) for name, flat in items.items()}
           ),
         )
       except Exception as error:
@@ -136,7 +136,12 @@ class Checkpoints:
         continue
       if failure:
         _warn(f"{failure[0]} cannot be read; going back to {path.name}")
-      arrays = {name: {key: restored[name][key] for key in flat} for name, flat in items.items()}
+      arrays = {
+        name: {
+          key: restored[name][key] if leaf.size else _nothing(leaf) for key, leaf in flat.items()
+        }
+        for name, flat in items.items()
+      }
       return arrays, meta["progress"], _step(path)
     if failure:
       reason = str(failure[1]).strip().splitlines() or [type(failure[1]).__name__]
@@ -192,6 +197,15 @@ def _flat(tree: Any) -> dict[str, Any]:
   """Leaves by path, in the order of the tree."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def _with_elements(flat: dict[str, Any]) -> dict[str, Any]:
+  """Those that Orbax can write: arrays without elements are known from their shapes."""
+  return {path: leaf for path, leaf in flat.items() if leaf.size}
+
+
+def _nothing(like: jax.ShapeDtypeStruct) -> jax.Array:
+  return jax.device_put(jax.numpy.zeros(like.shape, like.dtype), like.sharding)
 
 
 def _shapes(flat: dict[str, Any]) -> dict[str, str]:

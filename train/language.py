@@ -68,9 +68,9 @@ def evaluate(config: LanguageRun) -> None:
   measured: dict[str, Any] = {"step": step, "protocol": task.protocol}
   print(f"protocol: {task.protocol}")
   for split in task.splits:
-    for name, value in task.metrics(run_split(params, task.eval_batches(split, 0)), split).items():
-      measured[f"{split}_{name}"] = value
-      print(f"{split} {name.replace('_', ' ')}: {value:,.4f}")
+    metrics = task.metrics(run_split(params, task.eval_batches(split, 0)), split)
+    measured |= {f"{split}_{name}": value for name, value in metrics.items()}
+    print("\n".join(f"{split} {line}" for line in result.lines(metrics)))
   outputs.write_json(config.run.workdir / f"eval_{task.protocol}.json", measured)
 
 

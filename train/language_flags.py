@@ -52,6 +52,9 @@ MODEL = {
   **flag_table.BLOCKS,
   "max_length": Flag(Integer(1), None, "Tokens per training sequence."),
   "window": Flag(Integer(1), None, "Tokens a query sees, itself included, in the local methods."),
+  "cache_length": Flag(
+    Integer(0), None, "Tokens in front of a segment that method xl sees. Default: --max_length."
+  ),
   **flag_table.COMPUTE,
 }
 SAMPLE = {
@@ -151,6 +154,10 @@ def stream_config(values: dict[str, Any], model: LanguageConfig) -> StreamConfig
     raise FlagError(
       "--carry_state: segments in --order=shuffled do not follow one another, so there is nothing"
       " to carry; use --order=contiguous"
+    )
+  if model.method == "xl" and not carry:
+    raise FlagError(
+      "--method=xl: sees in front of its segment what is carried, and nothing is; add --carry_state"
     )
   if order == "contiguous" and not carry:
     raise FlagError("--order=contiguous: only for --carry_state, which it is the default of")

@@ -18,7 +18,7 @@ from tmem.models import LanguageConfig, LanguageModel
 from train import inference, outputs
 from train.config import DataConfig, LanguageRun
 from train.errors import FlagError, RunError
-from train.losses import REPEATS, language_loss, stream_loss
+from train.losses import language_loss, stream_loss
 from train.metrics import language_metrics
 from train.sharding import make_mesh
 from train.task import HostBatch, Task, TrainBatches
@@ -169,7 +169,9 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
     FlagError: if the text is shorter than a batch needs.
   """
   model, stream = model_config(config, corpus), config.stream
-  check_lengths(config, corpus)
+  for split in ("valid", "test"):
+    if getattr(corpus, split).size < 2:
+      raise FlagError(f"--dataset={config.data.dataset}: the {split} split has no two tokens")
 
   def metrics(means: dict[str, float], split: str) -> dict[str, float]:
     return language_metrics(means, corpus.bytes_per_token(split))
@@ -181,6 +183,7 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
       "tokenizer": corpus.tokenizer.to_dict()["kind"],
       "vocabulary": config.data.vocabulary,
       "carry_state": stream.carry_state,
+      **({"eval_streams": config.run.batch_size} if stream.protocol == "stream" else {}),
       "causal": trained.causal,
       "state_bytes": trained.state_bytes(),
       "fusion_gates": trained.fusion_gates(),
@@ -204,34 +207,27 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
   )
 
 
-def check_lengths(config: LanguageRun, corpus: text.Corpus) -> None:
-  """Raises FlagError if a split has too few tokens for a run."""
-  length, rows = config.model.max_length, config.run.batch_size
-  least = {"train": length + 1, "valid": 2, "test": 2}
-  if config.stream.carry_state:
-    length *= config.stream.tbptt
-    least["train"] = rows * length + 1
-  for split, needed in least.items():
-    tokens = getattr(corpus, split).size
-    if tokens < needed:
-      raise FlagError(
-        f"--max_length={config.model.max_length}: the {split} split has {tokens} tokens, expected"
-        f" at least {needed}; use more text or a smaller length"
-      )
-
-
 def train_batches(config: LanguageRun, corpus: text.Corpus) -> TrainBatches:
-  """Batches of shuffled windows, or of streams that go on from batch to batch."""
+  """Batches of shuffled windows, or of streams that go on from batch to batch.
+
+  Raises:
+    FlagError: if the text is shorter than a batch needs.
+  """
   stream, run, length = config.stream, config.run, config.model.max_length
   host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
   borders = corpus.borders("train") if stream.packing else None
-  if stream.carry_state:
-    return stream_loader.stream_batches(
-      corpus.train, run.batch_size, length * stream.tbptt, borders=borders, **host
+  try:
+    if stream.carry_state:
+      length *= stream.tbptt
+      return stream_loader.stream_batches(
+        corpus.train, run.batch_size, length, borders=borders, **host
+      )
+    return loader.train_batches(
+      corpus.train, run.batch_size, length, run.seed, borders=borders, **host
     )
-  return loader.train_batches(
-    corpus.train, run.batch_size, length, run.seed, borders=borders, **host
-  )
+  except ValueError as error:
+    problem = str(error).partition(": ")[2]
+    raise FlagError(f"--max_length={config.model.max_length}: {problem}") from error
 
 
 def eval_batches(
@@ -243,25 +239,10 @@ def eval_batches(
   tokens = getattr(corpus, split)[:size]
   more = {
     "borders": corpus.borders(split)[:size] if stream.packing else None,
-    "of_targets": {"repeat": repeats(tokens, config.model.window)},
+    "reach": config.model.window,
   }
   if stream.protocol == "stream":
     return stream_loader.eval_stream_batches(tokens, rows, length, **more)
   # Short batches are evaluated several at a time; what is measured does not depend on it.
   rows *= max(1, EVAL_TOKENS // (rows * length))
   return loader.eval_batches(tokens, rows, length, **more)
-
-
-def repeats(tokens: np.ndarray, reach: int) -> np.ndarray:
-  """Of each token, where it was seen last: index into `REPEATS`, [N] int32.
-
-  Args:
-    tokens: [N] integers.
-    reach: largest distance that counts as near: what a windowed attention sees.
-  """
-  distance = stream_loader.previous_distances(tokens)
-  return np.select(
-    [distance == 0, distance <= reach],
-    [REPEATS.index("first"), REPEATS.index("near")],
-    REPEATS.index("far"),
-  ).astype(np.int32)

@@ -1,5 +1,6 @@
 """Losses. Each returns sums, not means, so that batches of any size add up exactly."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -7,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-# Where a token was seen last: nowhere, where attention sees, further back.
-REPEATS = ("first", "near", "far")
+from data.repeats import REPEATS
+
 Sums = dict[str, jax.Array]
 Batch = Mapping[str, jax.Array]
 LossFn = Callable[[nnx.Module, Batch, jax.Array | None], Sums]
@@ -70,7 +71,10 @@ def language_loss(model: nnx.Module, batch: Batch, key: jax.Array | None) -> Sum
 
 
 def _stream_loss(model: nnx.Module, stream: Any, batch: Batch, key: jax.Array | None):
-  """`language_loss`, each row going on from its stream."""
+  """`language_loss`, each row going on from its stream, or anew where "restart" [batch] is True."""
+  if "restart" in batch:
+    fresh = model.init_stream(len(batch["restart"]))
+    stream = jax.tree.map(functools.partial(_where_rows, batch["restart"]), fresh, stream)
   mask = batch.get("mask")  # False behind the end of a stream alone
   count = None if mask is None else mask.sum(axis=1, dtype=jnp.int32)
   logits, stream = model.onward(batch["inputs"], stream, count, reset=batch.get("reset"), key=key)
@@ -101,6 +105,10 @@ def language_sums(logits: jax.Array, batch: Batch) -> Sums:
       sums[f"{name}_loss"] = _sum(nats, of_kind)
       sums[name] = of_kind.sum(dtype=jnp.float32)
   return sums
+
+
+def _where_rows(rows: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+  return jnp.where(rows.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
 
 
 def _sum(values: jax.Array, mask: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from train.losses import REPEATS
+from data.repeats import REPEATS
 
 
 def weighted_means(batches: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -54,8 +54,8 @@ def language_metrics(means: Mapping[str, float], bytes_per_token: float) -> dict
 
   Returns:
     "loss" in nats per token, "perplexity", "bits_per_byte" and "tokens"; where repeats were told
-    apart, "loss_near", "loss_far" and "loss_first", and the shares of all tokens that are
-    such, "near", "far" and "first".
+    apart, "loss_near", "loss_far" and "loss_first", and the shares of all tokens that are such,
+    "share_near", "share_far" and "share_first".
   """
   nats = means["loss"]
   metrics = {
@@ -67,5 +67,5 @@ def language_metrics(means: Mapping[str, float], bytes_per_token: float) -> dict
   for kind in REPEATS:
     if means.get(kind):
       metrics[f"loss_{kind}"] = means[f"{kind}_loss"] / means[kind]
-      metrics[kind] = means[kind]
+      metrics[f"share_{kind}"] = means[kind]
   return metrics

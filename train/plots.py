@@ -46,7 +46,12 @@ def plot_speeds(runs: Mapping[str, Mapping[str, Any]], contexts: Sequence[int], 
   """
   figure = Figure(figsize=(9, 3.6), layout="constrained")
   speed, memory = figure.subplots(1, 2)
-  for name, found in runs.items():
+  timed = {
+    name: found
+    for name, found in runs.items()
+    if f"decode_tokens_per_second_{contexts[0]}" in found
+  }
+  for name, found in timed.items():
     rates = [found[f"decode_tokens_per_second_{context}"] for context in contexts]
     speed.plot(contexts, rates, marker="o", label=name)
     memory.plot(contexts, [found["state_bytes"]] * len(contexts), marker="o", label=name)

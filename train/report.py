@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tmem import interop
+from tmem.models import LanguageModel
 from train import cli, flag_table, flags, outputs, result, speed
 from train.command import Command, Flag
 from train.errors import RunError
@@ -127,12 +128,18 @@ def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 
 def measured_speed(workdir: Path) -> dict[str, Any]:
-  """What `train.speed` measures of a run's model; raises RunError if there is none to measure."""
+  """What `train.speed` measures of a run's model, nothing of one that cannot stream.
+
+  Raises:
+    RunError: if there is no model of language.
+  """
   try:
     model = interop.load_model(workdir / outputs.MODEL)
-    return speed.measure(model)
   except (FileNotFoundError, ValueError) as error:
     raise RunError(f"--speed: {error}") from error
+  if not isinstance(model, LanguageModel):
+    raise RunError(f"--speed: the model in {workdir} is none of language")
+  return speed.measure(model) if model.causal else {}
 
 
 def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:

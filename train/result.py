@@ -135,15 +135,25 @@ def summary(result: Mapping[str, Any], splits: tuple[str, ...]) -> str:
   Returns:
     Lines of text.
   """
-  lines = [
+  found = [
     f"{result['task']}, {result.get('method')}, {result.get('dataset')}: {result['steps']} steps,"
     f" {result['params']:,} parameters, best at step {result['best_step']}"
   ]
   for split in splits:
-    numbers = [
-      f"{name.removeprefix(split + '_').replace('_', ' ')} {value:.4f}"
+    measured = {
+      name.removeprefix(f"{split}_"): value
       for name, value in result.items()
       if name.startswith(f"{split}_") and isinstance(value, float)
-    ]
-    lines.append(f"  {split}: " + ", ".join(numbers))
-  return "\n".join(lines)
+    }
+    found.append(f"  {split}: " + ", ".join(line.replace(":", "") for line in lines(measured)))
+  return "\n".join(found)
+
+
+def lines(metrics: Mapping[str, float]) -> list[str]:
+  """Metrics for the terminal: "name: value"; numbers of things are whole."""
+  return [
+    f"{name.replace('_', ' ')}: {value:,.0f}"
+    if name == "tokens"
+    else f"{name.replace('_', ' ')}: {value:.4f}"
+    for name, value in metrics.items()
+  ]

@@ -1,14 +1,13 @@
 """The loss of a language model on a text of any length."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from flax import nnx
 
 from data.errors import DatasetError
 from data.text_file import read_tokens
-from train import language_task
+from train import language_task, result
 from train.config import LanguageRun
 from train.errors import RunError
 from train.evaluate import make_evaluate
@@ -34,17 +33,22 @@ def score(config: LanguageRun) -> None:
   model, tokenizer, _ = language_task.read_trained(config)
   graphdef, params = nnx.split(model)
   evaluate = make_evaluate(graphdef, stream_loss, make_mesh((1, 1), 1))
-  path = Path(config.input)
+  size = 0
+
+  def pieces() -> Iterator[np.ndarray]:
+    nonlocal size
+    for ids, content in read_tokens(config.input, tokenizer):
+      size += content
+      yield ids
+
   try:
-    means = evaluate(params, _batches(read_tokens(path, tokenizer)))
-    size = path.stat().st_size
+    means = evaluate(params, _batches(pieces()))
   except DatasetError as error:
     raise RunError(f"--input: {error}") from error
   if not means["weight"]:
-    raise RunError(f"--input: {path} has one token, expected at least two")
-  print("protocol: stream")
-  for name, value in language_metrics(means, size / (means["weight"] + 1)).items():
-    print(f"{name.replace('_', ' ')}: {value:,.4f}")
+    raise RunError(f"--input: {config.input} has one token, expected at least two")
+  metrics = language_metrics(means, size / (means["weight"] + 1))
+  print("\n".join(["protocol: stream", *result.lines(metrics)]))
 
 
 def _batches(pieces: Iterator[np.ndarray]) -> Iterator[HostBatch]:

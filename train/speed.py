@@ -25,7 +25,7 @@ def measure(model: LanguageModel) -> dict[str, Any]:
     model: a causal language model.
 
   Returns:
-    "prefill_tokens_per_second", "decode_tokens_per_second_<context>" and "state_bytes".
+    "prefill_tokens_per_second" and "decode_tokens_per_second_<context>".
   """
   rng = np.random.default_rng(0)
   prompt = rng.integers(0, model.config.vocab_size, size=(1, PROMPT)).astype(np.int32)
@@ -43,7 +43,6 @@ def measure(model: LanguageModel) -> dict[str, Any]:
 
     seconds, _ = _fastest(write)
     found[f"decode_tokens_per_second_{context}"] = STEPS / seconds
-  found["state_bytes"] = sum(leaf.nbytes for leaf in jax.tree.leaves(stream))
   return found
 
 

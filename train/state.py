@@ -25,7 +25,8 @@ class TrainState(NamedTuple):
     params: nested dict of arrays (`nnx.to_pure_dict`).
     opt_state: optimizer state; counts the updates made, so skipped steps do not move the
       schedule.
-    skipped: int32 [], steps that were not finite and changed nothing.
+    skipped: int32 [], steps that were not finite and changed nothing, but that the carry begins
+      anew.
     carry: what the rows of a batch hand on to those of the next, see `train.losses.Carried`.
   """
 
@@ -144,6 +145,7 @@ def make_train_step(
     def keep(new, old):
       return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
 
+    rows = len(next(iter(batch.values())))
     skipped = state.skipped + jnp.where(finite, 0, 1)
     metrics = {
       "loss": loss,
@@ -156,7 +158,8 @@ def make_train_step(
       keep(params, state.params),
       keep(opt_state, state.opt_state),
       skipped,
-      keep(carry, state.carry),
+      # What was carried may be what is not finite, and the data has moved on: begin anew.
+      keep(carry, carried.init(nnx.merge(setup.graphdef, state.params), rows)),
     )
     return new_state, metrics
 

@@ -1,5 +1,7 @@
 """Text on the terminal from a trained model, and streams that go on later."""
 
+from pathlib import Path
+
 from tmem import stream_file
 from tmem.models import LanguageModel
 from train import generate, language_task
@@ -19,6 +21,8 @@ def write(config: LanguageRun) -> None:
     RunError: if there is no trained model that can write.
   """
   sample = config.sample
+  if sample.save_state is not None:
+    _check_place(sample.save_state)  # before anything that would be lost is written
   model, tokenizer, start = language_task.read_trained(config)
   place, prompt = _loaded(model, sample.load_state), None
   if sample.prompt is not None:
@@ -47,9 +51,17 @@ def _loaded(model: LanguageModel, path: str | None) -> generate.Place | None:
     stream, logits = stream_file.load_stream(path, model)
   except (OSError, ValueError) as error:
     raise FlagError(f"--load_state: {error}") from error
-  if logits is None or len(logits) != 1:
+  if logits is None or len(stream.seen) != 1:
     raise FlagError(f"--load_state: {path}: expected one stream, written with --save_state")
   return generate.Place(stream, logits)
+
+
+def _check_place(path: str) -> None:
+  """Raises FlagError if no stream can be written there."""
+  try:
+    stream_file.check_place(Path(path))
+  except (OSError, ValueError) as error:
+    raise FlagError(f"--save_state: {error}") from error
 
 
 def _save(model: LanguageModel, path: str, place: generate.Place) -> None:

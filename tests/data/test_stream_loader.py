@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from data import stream_loader
+from data.loader import eval_batches
+from data.repeats import REPEATS, previous_distances
+from data.stream_loader import eval_stream_batches
 
 TOKENS = np.arange(100, dtype=np.int32)
 
@@ -14,11 +17,11 @@ def take(iterator, count):
 
 def test_rows_go_on_where_they_stopped_and_begin_anew_together():
   batches = take(stream_loader.stream_batches(TOKENS, batch_size=4, length=7), 5)
-  inputs, reset = (np.concatenate([b[k] for b in batches], axis=1) for k in ("inputs", "reset"))
+  inputs = np.concatenate([b["inputs"] for b in batches], axis=1)
   for row, begin in enumerate((0, 24, 48, 72)):  # (100 - 1) // 4 tokens each, 3 segments of 7
     expected = [*range(begin, begin + 21), *range(begin, begin + 14)]
     assert inputs[row].tolist() == expected
-    assert reset[row].nonzero()[0].tolist() == [0, 21]
+  assert [b["restart"].tolist() for b in batches] == [[i % 3 == 0] * 4 for i in range(5)]
   assert all((b["targets"] == b["inputs"] + 1).all() for b in batches)
 
 
@@ -51,9 +54,7 @@ def test_documents_begin_where_they_do():
 
 @pytest.mark.parametrize("size", [2, 3, 22, 99, 100])
 def test_every_target_counts_once(size):
-  batches = list(
-    stream_loader.eval_stream_batches(TOKENS[:size], 4, 7, of_targets={"twice": 2 * TOKENS})
-  )
+  batches = list(stream_loader.eval_stream_batches(TOKENS[:size], 4, 7, reach=1))
   assert all(batch["inputs"].shape == (4, 7) for batch in batches)
   counted = np.concatenate([b["targets"][b["mask"]] for b in batches])
   assert sorted(counted) == list(range(1, size))
@@ -61,7 +62,6 @@ def test_every_target_counts_once(size):
   assert all((np.diff(row) == 1).all() for row in rows)
   for batch in batches:
     mask = batch["mask"]
-    assert (batch["twice"][mask] == 2 * batch["targets"][mask]).all()
     assert (mask[:, :-1] >= mask[:, 1:]).all()  # nothing counts behind what does not
 
 
@@ -71,8 +71,30 @@ def test_where_ids_were_seen_last():
   for place, token in enumerate(tokens):
     expected.append(place - last.get(token, place))
     last[token] = place
-  assert stream_loader.previous_distances(tokens).tolist() == expected
-  assert stream_loader.previous_distances(tokens[:0]).size == 0
+  assert previous_distances(tokens).tolist() == expected
+  assert previous_distances(tokens[:0]).size == 0
+
+
+@pytest.mark.parametrize("borders", [False, True])
+@pytest.mark.parametrize("batches", [eval_batches, eval_stream_batches])
+def test_a_repeat_is_what_a_model_has_seen_before(batches, borders):
+  """Against a search through the tokens of the same window or stream, and document."""
+  tokens = np.random.default_rng(1).integers(0, 5, size=90).astype(np.int32)
+  borders = np.arange(90) % 13 == 4 if borders else None
+  found = list(batches(tokens, 3, 6, borders, reach=3))
+  if batches is eval_stream_batches:  # a row is one context
+    found = [{k: np.concatenate([b[k] for b in found], axis=1) for k in found[0]}]
+  for batch in found:
+    for row in range(3):
+      inputs, repeat = batch["inputs"][row], batch["repeat"][row]
+      start = 0
+      for index in np.arange(len(inputs))[batch["mask"][row]]:
+        start = index if borders is not None and batch["reset"][row][index] else start
+        context = inputs[start : index + 1][::-1].tolist()
+        target = batch["targets"][row][index]
+        distance = context.index(target) + 1 if target in context else 0
+        kind = "first" if not distance else "near" if distance <= 3 else "far"
+        assert REPEATS[repeat[index]] == kind
 
 
 @pytest.mark.parametrize(

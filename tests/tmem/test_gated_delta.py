@@ -73,6 +73,18 @@ def test_gradients_are_finite_for_any_decay(decay):
   assert all(np.isfinite(grad).all() for grad in grads(*inputs))
 
 
+def test_gradients_are_finite_where_a_document_before_has_decayed_to_nothing():
+  q, k, v, log_decay, rate = (a.astype(np.float32) for a in random_inputs(BLOCK))
+  document = np.tile(np.arange(BLOCK) >= BLOCK - 2, (2, 1)).astype(np.int32)
+
+  def loss(log_decay):
+    return jnp.sum(jnp.sin(gated_delta_rule(q, k, v, log_decay, rate, document)[1]))
+
+  grads = jax.jit(jax.grad(loss))(jnp.full_like(log_decay, -6.0))
+  assert np.isfinite(grads).all()
+  assert np.abs(grads).max() > 0
+
+
 @pytest.fixture(scope="module")
 def module(randomised):
   types = {"dtype": jnp.float32, "param_dtype": jnp.float32}

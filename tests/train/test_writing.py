@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from data.text_file import CHARACTERS, read_tokens
 from data.tokenizers import ByteTokenizer, CharTokenizer, WordTokenizer
@@ -42,8 +41,9 @@ def test_a_file_in_pieces_is_the_file(kind, tmp_path, monkeypatch):
   expected = TOKENIZERS[kind].encode(TEXT).tolist()
   for size in (1, 2, 7, CHARACTERS):
     monkeypatch.setattr("data.text_file.CHARACTERS", max(size, 3 if kind == "byte" else 1))
-    found = np.concatenate(list(read_tokens(path, TOKENIZERS[kind])))
-    assert found.tolist() == expected
+    ids, sizes = zip(*read_tokens(path, TOKENIZERS[kind]), strict=True)
+    assert np.concatenate(ids).tolist() == expected
+    assert sum(sizes) == len(TEXT.encode())
 
 
 def test_a_text_continued_later_is_the_text_that_was_not_interrupted(
@@ -63,14 +63,16 @@ def test_a_text_continued_later_is_the_text_that_was_not_interrupted(
   assert text(load_state=state, sample_tokens=3) != with_prompt
 
 
-def test_states_that_cannot_be_used_are_named(finished, run, bare, tmp_path):
+def test_states_that_cannot_be_used_are_named(finished, run, bare, tmp_path, capsys):
   def write(**values):
     bare(workdir=finished, mode="generate", sample_tokens=2, **values)
 
   with pytest.raises(FlagError, match=r"^--load_state: .*no such file"):
     write(load_state=tmp_path / "none")
+  capsys.readouterr()
   with pytest.raises(FlagError, match=r"^--save_state: .*there is no folder"):
     write(save_state=tmp_path / "none" / "state")
+  assert not capsys.readouterr().out  # said before anything is written
   write(save_state=tmp_path / "state")
   whole = (tmp_path / "state").read_bytes()
   (tmp_path / "half").write_bytes(whole[: len(whole) // 2])
@@ -92,6 +94,8 @@ def test_the_score_of_a_file_is_that_of_one_pass(finished, bare, tmp_path, capsy
   logits, _ = model.onward(tokens[:, :-1], model.init_stream(1))
   nats = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[:, 1:, None], -1)
   np.testing.assert_allclose(float(printed["loss"]), nats.mean(), atol=1e-4)
+  bits = nats.mean() / np.log(2) * tokens.size / len(path.read_bytes().replace(b"\r", b""))
+  np.testing.assert_allclose(float(printed["bits per byte"]), bits, atol=1e-3)
   assert float(printed["tokens"]) == tokens.size - 1
   assert printed["protocol"] == "stream"
 
@@ -139,5 +143,3 @@ def test_sampling_depends_on_the_place_alone(finished):
     [t for t, _ in generate.generate(model, place, 6, sampling, seed)] for seed in (0, 0, 1)
   ]
   assert tokens[0] == tokens[1] != tokens[2]
-  graphdef, _ = nnx.split(model)
-  assert graphdef is not None
