@@ -18,22 +18,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-
-class Shape(NamedTuple):
-  """One memory layer to measure."""
-
-  name: str
-  batch: int
-  tokens: int
-  features: int
-  channels: int
-  grid: tuple[int, ...]
-  chunk_size: int
-
+import bench_functions  # beside this file
+from bench_functions import Shape
 
 PUBLISHED = Shape("published", 8, 512, 384, 32, (8, 8, 8), 16)
 MEMORY_SHAPES = (
@@ -153,7 +142,9 @@ def windowed_steps(repeats: int) -> dict:
     for times in (1, 2):
       tokens = times * PUBLISHED.tokens
       shape = PUBLISHED._replace(grid=(cells,) * 3, tokens=tokens)
-      lowered, arguments = _lowered(shape, VARIANTS["convlstm, window"])["forward_backward"]
+      lowered, arguments = bench_functions.memory_layer(shape, VARIANTS["convlstm, window"])[
+        "forward_backward"
+      ]
       runs[cells, times] = (lowered.compile(), arguments)
   seconds = _least_cpu_seconds(runs, repeats)
   steps = PUBLISHED.tokens // PUBLISHED.chunk_size
@@ -171,7 +162,10 @@ def measure_step(repeats: int) -> dict:
     "shapes": [
       measure(
         {"name": name} | flags,
-        {method: _lowered_step(flags | more, VOCABULARY[name]) for method, more in STEPS.items()},
+        {
+          method: bench_functions.training_step(flags | more, VOCABULARY[name])
+          for method, more in STEPS.items()
+        },
         repeats,
       )
       for name, flags in STEP_SHAPES.items()
@@ -211,7 +205,9 @@ def measure_drift(repeats: int) -> dict:
 
 
 def _memory_shape(shape: Shape, contestants: dict[str, dict], repeats: int) -> dict:
-  lowered = {name: _lowered(shape, changes) for name, changes in contestants.items()}
+  lowered = {
+    name: bench_functions.memory_layer(shape, changes) for name, changes in contestants.items()
+  }
   return measure(shape._asdict(), lowered, repeats)
 
 
@@ -243,69 +239,6 @@ def measure(facts: dict, contestants: dict[str, dict], repeats: int) -> dict:
   return {"shape": facts, "measured": found, f"ratio_to_{baseline}": ratios}
 
 
-def _lowered(shape: Shape, changes: dict) -> dict:
-  """Forward, and forward + backward, of one memory layer: kind -> (lowered, arguments)."""
-  import jax
-  import jax.numpy as jnp
-  from flax import nnx
-
-  import tmem
-
-  config = tmem.MemoryConfig(
-    channels=shape.channels, grid=shape.grid, chunk_size=shape.chunk_size, **changes
-  )
-  graphdef, params = nnx.split(tmem.TensorMemory(config, shape.features, rngs=nnx.Rngs(0)))
-  x = jax.random.normal(jax.random.key(0), (shape.batch, shape.tokens, shape.features))
-
-  def loss(params, x):
-    memory = nnx.merge(graphdef, params)
-    y, _ = memory(x, memory.init_state(shape.batch))
-    return jnp.sum(jnp.square(y))
-
-  gradient = jax.value_and_grad(loss, argnums=(0, 1))
-  functions = {"forward": loss, "forward_backward": gradient}
-  return {kind: (jax.jit(f).lower(params, x), (params, x)) for kind, f in functions.items()}
-
-
-def _lowered_step(flags: dict, vocabulary: int) -> dict:
-  """Loss, and a training step, of a language model: kind -> (lowered, arguments)."""
-  import dataclasses
-
-  import jax
-  import numpy as np
-  import optax
-  from flax import nnx
-
-  from tmem.models import LanguageModel
-  from train.language_flags import COMMAND
-  from train.losses import language_loss
-  from train.optim import make_optimizer
-
-  config = COMMAND.build(COMMAND.values(flags["preset"]) | flags | {"workdir": "none"})
-  model = LanguageModel(dataclasses.replace(config.model, vocab_size=vocabulary), rngs=nnx.Rngs(0))
-  graphdef, params = nnx.split(model)
-  params = nnx.to_pure_dict(params)
-  optimizer = make_optimizer(config.optim)
-  shape = (config.run.batch_size, config.model.max_length)
-  tokens = np.random.default_rng(0).integers(0, vocabulary, shape).astype(np.int32)
-  batch = {"inputs": tokens, "targets": tokens}
-
-  def loss(params, batch):
-    sums = language_loss(nnx.merge(graphdef, params), batch, None)
-    return sums["loss"] / sums["weight"]
-
-  def step(params, state, batch):
-    value, grads = jax.value_and_grad(loss)(params, batch)
-    updates, state = optimizer.update(grads, state, params)
-    return value, optax.apply_updates(params, updates), state
-
-  state = optimizer.init(params)
-  return {
-    "forward": (jax.jit(loss).lower(params, batch), (params, batch)),
-    "forward_backward": (jax.jit(step).lower(params, state, batch), (params, state, batch)),
-  }
-
-
 def _least_cpu_seconds(runs: dict, repeats: int) -> dict:
   """Least process-CPU seconds of each function, all run in turn."""
   import jax
@@ -328,7 +261,7 @@ def compile_seconds(chunks: int) -> float:
   for _ in range(3):
     jax.clear_caches()
     start = time.process_time()
-    _lowered(shape, {})["forward_backward"][0].compile()
+    bench_functions.memory_layer(shape, {})["forward_backward"][0].compile()
     seconds.append(time.process_time() - start)
   return min(seconds)
 
