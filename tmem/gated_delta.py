@@ -6,7 +6,7 @@ from flax import nnx
 
 from tmem.chunks import in_blocks, take_rows
 from tmem.config import at_least_float32
-from tmem.layout import Layout, block_borders
+from tmem.layout import Layout, documents_by_block
 from tmem.past import DeltaPast
 from tmem.typing import Tokens
 
@@ -51,8 +51,9 @@ def gated_delta_rule(
     return jnp.moveaxis(jnp.swapaxes(in_blocks(a, block), 2, 3), 1, 0)
 
   def step(state, part):
-    q, k, v, log_decay, rate, borders = part
-    within, old, newest = (mask[:, None] for mask in borders)
+    q, k, v, log_decay, rate, documents = part
+    masks = documents.within(), documents.old(), documents.newest()
+    within, old, newest = (mask[:, None] for mask in masks)
     # ln of the decay from the start of the block, or of the document: no sum crosses a border.
     since = jnp.einsum("bxij,bhj->bhi", within.astype(log_decay.dtype), log_decay)
     between = since[..., :, None] - since[..., None, :]
@@ -73,7 +74,7 @@ def gated_delta_rule(
   if state is None:
     state = jnp.zeros((batch, heads, size, size), q.dtype)
   parts = tuple(cut(a) for a in (q, k, v, log_decay, rate))
-  state, y = jax.lax.scan(step, state, (*parts, block_borders(document, length, block)))
+  state, y = jax.lax.scan(step, state, (*parts, documents_by_block(document, length, block)))
   y = jnp.swapaxes(jnp.moveaxis(y, 0, 1), 2, 3)  # [batch, blocks, block, heads, size]
   return y.reshape(batch, -1, heads, size)[:, :length], state
 

@@ -58,35 +58,41 @@ class Layout(NamedTuple):
     return index - begin
 
 
-class Borders(NamedTuple):
-  """Which tokens of a block of a stream belong together; leading axes [blocks, batch or 1].
+class Documents(NamedTuple):
+  """The documents of the tokens of a block; with leading axes [blocks, batch or 1] of many blocks.
 
   Attributes:
-    within: [..., block, block] bool, tokens up to each of its own document.
-    old: [..., block] bool, tokens of the document that was the newest before the block.
-    newest: [..., block] bool, tokens of the document that goes on behind the block.
+    own: [..., block] int32, the document of each token.
+    before: [..., 1] int32, that which was the newest before the block.
   """
 
-  within: jax.Array
-  old: jax.Array
-  newest: jax.Array
+  own: jax.Array
+  before: jax.Array
+
+  def within(self) -> jax.Array:
+    """[..., block, block] bool, tokens up to each of its own document."""
+    block = self.own.shape[-1]
+    together = self.own[..., :, None] == self.own[..., None, :]
+    return together & jnp.tril(jnp.ones((block, block), bool))
+
+  def old(self) -> jax.Array:
+    """[..., block] bool, tokens of the document that was the newest before the block."""
+    return self.own == self.before
+
+  def newest(self) -> jax.Array:
+    """[..., block] bool, tokens of the document that goes on behind the block."""
+    return self.own == self.own[..., -1:]
 
 
-def block_borders(document: jax.Array | None, length: int, block: int) -> Borders:
-  """Cuts documents [batch, length], as of `Layout.document`, into blocks."""
+def documents_by_block(document: jax.Array | None, length: int, block: int) -> Documents:
+  """Cuts documents [batch, length], as of `Layout.document`, into blocks: [blocks, batch or 1]."""
   document = jnp.zeros((1, length), jnp.int32) if document is None else document
   # What fills the last block belongs to the last document.
   document = jnp.pad(
     document, [(0, 0), (0, -length % block)], mode="edge" if length else "constant"
   )
-  document = jnp.moveaxis(document.reshape(len(document), -1, block), 1, 0)
-  before = jnp.concatenate([jnp.zeros_like(document[:1, :, :1]), document[:-1, :, -1:]])
-  together = document[..., :, None] == document[..., None, :]
-  return Borders(
-    together & jnp.tril(jnp.ones((block, block), bool)),
-    document == before,
-    document == document[..., -1:],
-  )
+  own = jnp.moveaxis(document.reshape(len(document), -1, block), 1, 0)
+  return Documents(own, jnp.concatenate([jnp.zeros_like(own[:1, :, :1]), own[:-1, :, -1:]]))
 
 
 def checked_reset(reset: jax.Array | None, shape: tuple[int, ...]) -> jax.Array | None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from tmem.chunks import in_blocks
 from tmem.config import at_least_float32
-from tmem.layout import block_borders
+from tmem.layout import documents_by_block
 from tmem.typing import Mask
 
 BLOCK = 64  # tokens worked on at once
@@ -49,21 +49,22 @@ def linear_attention(
   values = jnp.concatenate([v.astype(dtype), jnp.ones((*v.shape[:-1], 1), dtype)], axis=-1)
   block = max(1, min(BLOCK, length))
   parts = tuple(jnp.moveaxis(in_blocks(a, block), 1, 0) for a in (queries, keys, values))
-  borders = block_borders(document, length, block)
+  documents = documents_by_block(document, length, block)
 
   def step(past, part):
-    queries, keys, values, borders = part
+    queries, keys, values, documents = part
+    old = documents.old()
     weights = jnp.einsum("bqhd,bkhd->bhqk", queries, keys)
-    weights = jnp.where(borders.within[:, None], weights, 0)
+    weights = jnp.where(documents.within()[:, None], weights, 0)
     sums = jnp.einsum("bhqk,bkhe->bqhe", weights, values)
     before = jnp.einsum("bqhd,bhde->bqhe", queries, past)
-    sums += jnp.where(borders.old[..., None, None], before, 0)
-    past = jnp.where(borders.old[:, -1, None, None, None], past, 0)
-    keys = jnp.where(borders.newest[..., None, None], keys, 0)
+    sums += jnp.where(old[..., None, None], before, 0)
+    past = jnp.where(old[:, -1, None, None, None], past, 0)
+    keys = jnp.where(documents.newest()[..., None, None], keys, 0)
     return past + jnp.einsum("bkhd,bkhe->bhde", keys, values), sums
 
   if past is None:
     past = jnp.zeros((batch, heads, size, size + 1), dtype)
-  past, sums = jax.lax.scan(step, past, (*parts, borders))
+  past, sums = jax.lax.scan(step, past, (*parts, documents))
   sums = jnp.moveaxis(sums, 0, 1).reshape(batch, -1, heads, size + 1)[:, :length]
   return (sums[..., :-1] / (sums[..., -1:] + FLOOR)).astype(v.dtype), past

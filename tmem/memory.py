@@ -198,8 +198,8 @@ def _summary_start(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
 
   The mean lets a token that asks for another find the place where that one was written from the
   first step on: reads and writes share their coordinate head. Alone it would hide which token of
-  a chunk said what.
+  a chunk said what, the more so the more tokens there are.
   """
   size = shape[0] // shape[1]
   mean = jnp.tile(jnp.eye(shape[1], dtype=dtype) / size, (size, 1))
-  return mean if size == 1 else mean + _KERNEL(key, shape, dtype)
+  return mean + (1 - 1 / size) * _KERNEL(key, shape, dtype)

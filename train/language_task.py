@@ -226,7 +226,7 @@ def train_batches(config: LanguageRun, corpus: text.Corpus) -> TrainBatches:
       corpus.train, run.batch_size, length, run.seed, borders=borders, **host
     )
   except ValueError as error:
-    problem = str(error).partition(": ")[2]
+    problem = str(error).partition(": ")[2].replace("the split", "the train split", 1)
     raise FlagError(f"--max_length={config.model.max_length}: {problem}") from error
 
 

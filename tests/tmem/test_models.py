@@ -57,17 +57,18 @@ def tokens():
 def test_the_methods():
   parts = {name: tuple(method) for name, method in METHODS.items()}
   assert parts == {
-    "base": ("full", None, False, False),
-    "base_sln": ("full", None, True, False),
-    "local": ("window", None, False, False),
-    "local_rope": ("window", None, False, True),
-    "linear": ("linear", None, False, False),
-    "gated_delta": ("delta", None, False, False),
-    "slots": ("full", "slots", False, False),
-    "slots_local": ("window", "slots", False, False),
-    "tensor": ("full", "memory", False, False),
-    "tensor_sln": ("full", "memory", True, False),
-    "tensor_local": ("window", "memory", False, False),
+    "base": ("full", None, False, "learned"),
+    "base_sln": ("full", None, True, "learned"),
+    "local": ("window", None, False, "learned"),
+    "local_rope": ("window", None, False, "rotary"),
+    "linear": ("linear", None, False, "learned"),
+    "gated_delta": ("delta", None, False, "learned"),
+    "xl": ("segments", None, False, "distance"),
+    "slots": ("full", "slots", False, "learned"),
+    "slots_local": ("window", "slots", False, "learned"),
+    "tensor": ("full", "memory", False, "learned"),
+    "tensor_sln": ("full", "memory", True, "learned"),
+    "tensor_local": ("window", "memory", False, "learned"),
   }
 
 
@@ -285,7 +286,7 @@ BAD = [
   *[(name, 0) for name in ("vocab_size", "features", "num_heads", "num_layers", "mlp_features")],
   *[(name, 1.5) for name in ("max_length", "window", "memory_every_n_layers")],
   *[("features", value) for value in (9, True)],
-  *[("method", value) for value in ("xl", None)],
+  *[("method", value) for value in ("xxl", None)],
   *[("dropout", value) for value in (-0.1, 1.0, float("nan"), "0")],
   *[("gate_init", value) for value in (float("inf"), None)],
   ("state_scope", "time"),

@@ -139,7 +139,7 @@ def assert_language_model_close(model, vector, precision):
   return grads
 
 
-def as_the_reference_kernel(q, k, v, window, mask):
+def as_the_reference_kernel(q, k, v, window, mask, document):
   """Windowed attention with the error of the kernel that the reference vector came from.
 
   PyTorch's fused attention for CPUs with AVX-512 (2.14, among others), given float64 queries and a
@@ -147,7 +147,7 @@ def as_the_reference_kernel(q, k, v, window, mask):
   queries see them, later ones too, at twice the score. In float32 the kernel is right, and the
   gradients of the vector come from yet another computation.
   """
-  assert mask is None
+  assert mask is document is None
   key = jnp.arange(k.shape[1])
   distance = key[:, None] - key
   scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5

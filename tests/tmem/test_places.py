@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from tmem import MemoryConfig, TensorMemory
+from tmem.layout import Layout
 from tmem.models import SequenceConfig, SequenceModel
 from tmem.places import axes_penalty, memory_places
 
@@ -32,7 +33,7 @@ def test_places_are_what_the_heads_say(randomised):
   def expected(inputs):
     block, memory = model.blocks[0], model.memory
     x = model.inputs(inputs) + model.positions[:5]
-    x = x + block.attention(block.attention_norm(x))[0]
+    x = x + block.attention(block.attention_norm(x), Layout())[0]
     x = block.fusion.norm(x + block.mlp(block.mlp_norm(x)))
     chunks = jnp.pad(x, ((0, 0), (0, 1), (0, 0))).reshape(2, 3, 2, 8)
     summary = memory.summary(chunks.reshape(2, 3, 16))

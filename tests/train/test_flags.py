@@ -86,7 +86,7 @@ def test_every_memory_flag_arrives(tmp_path):
     ("--write_window=0,1,2", r"--write_window=0,1,2: expected one to four integers"),
     ("--preset=huge", r"--preset=huge: expected one of quickstart, cpu, smoke, paper"),
     ("--dataset=imagenet", r"--dataset=imagenet: expected one of stdlib, "),
-    ("--mode=fly", r"--mode=fly: expected one of train, eval, generate"),
+    ("--mode=fly", r"--mode=fly: expected one of train, eval, score, generate"),
     ("--grid=4,x", r"--grid=4,x: expected one to four integers of at least 1, as in 4,4,4"),
     ("--grid=0,4,4", r"--grid=0,4,4: expected one to four integers"),
     ("--mesh=data:2,model:4", r"--mesh=data:2,model:4: expected the axes data and fsdp"),

@@ -188,5 +188,7 @@ def test_flags_that_do_not_fit_together_are_named(config, changes, message):
 def test_a_text_too_short_for_its_streams_is_named(task, tmp_path):
   path = tmp_path / "short.txt"
   path.write_text("some words, and a few more of them\n" * 3)
-  with pytest.raises(FlagError, match=r"^--max_length=8: the split has .* fewer than 4 streams"):
+  with pytest.raises(
+    FlagError, match=r"^--max_length=8: the train split has .* fewer than 4 streams"
+  ):
     task(carry_state=True, tbptt=5, data_path=path)[0].train_batches()
