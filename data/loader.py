@@ -72,14 +72,10 @@ def train_batches(
   def start(position: int, window: int) -> int:
     return offset(position // windows) + window * length
 
-  dataset = (
-    grain.MapDataset.range(windows)
-    .shuffle(seed=seed)
-    .repeat()
-    .map_with_index(start)
-    .batch(batch_size)
-    .map(lambda starts: _cut(tokens, np.asarray(starts)[share], length, borders))
-  )
+  dataset = grain.MapDataset.range(windows).shuffle(seed=seed).repeat().map_with_index(start)
+  # Grain takes the length of an endless data set in batches of one for more than a length can be.
+  dataset = dataset.batch(batch_size) if batch_size > 1 else dataset.map(lambda start: [start])
+  dataset = dataset.map(lambda starts: _cut(tokens, np.asarray(starts)[share], length, borders))
   return iter(dataset.to_iter_dataset(READ_IN_PLACE))
 
 

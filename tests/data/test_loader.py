@@ -175,3 +175,16 @@ def test_evaluation_can_be_run_again():
 def test_bad_arguments_of_evaluation_are_named(change, message):
   with pytest.raises(ValueError, match=message):
     loader.eval_batches(**{"tokens": TOKENS, "batch_size": 8, "length": 9, **change})
+
+
+def test_a_batch_may_have_one_row():
+  iterator = loader.train_batches(TOKENS, batch_size=1, length=9, seed=1)
+  rows = take(loader.train_batches(TOKENS, batch_size=4, length=9, seed=1), 3)
+  expected = np.concatenate([batch["inputs"] for batch in rows])
+  found = [next(iterator)["inputs"] for _ in range(12)]
+  assert all(inputs.shape == (1, 9) for inputs in found)
+  np.testing.assert_array_equal(np.concatenate(found), expected)
+  state = iterator.get_state()
+  after = next(iterator)["inputs"]
+  iterator.set_state(state)
+  np.testing.assert_array_equal(next(iterator)["inputs"], after)
