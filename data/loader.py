@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import grain
 import numpy as np
@@ -115,31 +115,50 @@ def eval_batches(
       f"tokens: the split has {tokens.size} tokens, expected at least 2 to predict one from another"
     )
   per_batch = batch_size * length
-  distances, starts = previous_distances(tokens), document_starts(borders, tokens.size)
+  first = np.arange(batch_size) * length
+  rows = first[:, None] + np.arange(length)
+  cut = eval_cutter(tokens, borders, reach)
 
   def batch(index: int) -> dict[str, np.ndarray]:
     begin = index * per_batch
-    count = min(per_batch, targets - begin)
-    flat = np.zeros(per_batch + 1, np.int32)
-    flat[: count + 1] = tokens[begin : begin + count + 1]
-    mask = np.arange(per_batch) < count
-    found = {"inputs": np.where(mask, flat[:-1], 0), "targets": flat[1:], "mask": mask}
-    if borders is not None:
-      found["reset"] = _filled(borders[begin : begin + count], per_batch)
-    if reach is not None:
-      places = begin + np.arange(count)
-      first = places - np.arange(count) % length  # of the window
-      context = places + 1 - np.maximum(first, starts[places])
-      found["repeat"] = _filled(kinds(distances[places + 1], context, reach), per_batch)
-    return {name: values.reshape(batch_size, length) for name, values in found.items()}
+    return cut(begin + rows, targets, begin + first)
 
   batches = -(-targets // per_batch)
   return grain.MapDataset.range(batches).map(batch).to_iter_dataset(READ_IN_PLACE)
 
 
-def _filled(values: np.ndarray, size: int) -> np.ndarray:
-  """`values` with zeros behind them."""
-  return np.pad(values, (0, size - values.size))
+def eval_cutter(
+  tokens: np.ndarray, borders: np.ndarray | None, reach: int | None
+) -> Callable[[np.ndarray, np.ndarray | int, np.ndarray], dict[str, np.ndarray]]:
+  """Makes the function that assembles batches of an evaluation.
+
+  Args:
+    tokens: [N] int32 ids of one split.
+    borders: as in `eval_batches`.
+    reach: as in `eval_batches`.
+
+  Returns:
+    A function of places [rows, length] in the split, of where they end (of each row, or of all)
+    and where each row's model began to see, [rows], to a batch as `eval_batches` describes it.
+  """
+  distances, starts = previous_distances(tokens), document_starts(borders, tokens.size)
+
+  def cut(places: np.ndarray, end: np.ndarray | int, began: np.ndarray) -> dict[str, np.ndarray]:
+    mask = places < np.reshape(end, (-1, 1))
+    places = np.where(mask, places, 0)
+    batch = {
+      "inputs": np.where(mask, tokens[places], 0),
+      "targets": np.where(mask, tokens[places + 1], 0),
+      "mask": mask,
+    }
+    if borders is not None:
+      batch["reset"] = borders[places] & mask
+    if reach is not None:
+      context = places + 1 - np.maximum(began[:, None], starts[places])
+      batch["repeat"] = kinds(distances[places + 1], context, reach)
+    return batch
+
+  return cut
 
 
 def _cut(

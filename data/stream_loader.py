@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import grain
 import numpy as np
 
-from data.loader import READ_IN_PLACE, check_at_least, check_host, checked_tokens
-from data.repeats import document_starts, kinds, previous_distances
+from data.loader import READ_IN_PLACE, check_at_least, check_host, checked_tokens, eval_cutter
 
 
 def stream_batches(
@@ -102,23 +101,10 @@ def eval_stream_batches(
   whole = -(-targets // batch_size)
   begin = np.arange(batch_size) * whole
   end = np.minimum(begin + whole, targets)
-  distances, starts = previous_distances(tokens), document_starts(borders, tokens.size)
+  cut = eval_cutter(tokens, borders, reach)
 
   def segment(index: int) -> dict[str, np.ndarray]:
-    places = begin[:, None] + index * length + np.arange(length)
-    mask = places < end[:, None]
-    places = np.where(mask, places, 0)
-    batch = {
-      "inputs": np.where(mask, tokens[places], 0),
-      "targets": np.where(mask, tokens[places + 1], 0),
-      "mask": mask,
-    }
-    if borders is not None:
-      batch["reset"] = borders[places] & mask
-    if reach is not None:
-      context = places + 1 - np.maximum(begin[:, None], starts[places])
-      batch["repeat"] = kinds(distances[places + 1], context, reach)
-    return batch
+    return cut(begin[:, None] + index * length + np.arange(length), end, begin)
 
   dataset = grain.MapDataset.range(-(-whole // length)).map(segment)
   return dataset.to_iter_dataset(READ_IN_PLACE)
