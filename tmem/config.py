@@ -27,7 +27,9 @@ class MemoryConfig:
     grid: cells per axis, (D, H, W); one to four axes of at least one cell.
     chunk_size: tokens per memory step (K), >= 1.
     sigma_scale: factor on the predicted spread, > 0, in coordinate units.
-    sigma_min: lower bound of the spread, or None.
+    sigma_min: lower bound of the spread, or None (as published). Half of what two cells are apart,
+      1 / (n - 1) for n on an axis, keeps a write from falling between cells, where it changes
+      nothing and has no gradient.
     sigma_max: upper bound of the spread, or None.
     read_query: "first": the chunk's first token reads for all of them (as published);
       "token": each token reads for itself.

@@ -59,7 +59,6 @@ def _cpu() -> dict[str, Settings]:
       binding,
       methods=("base", "slots", "tensor"),
       open_methods=("base",),
-      seeds=1,  # in so few steps no method learns to follow what is hidden: docs/diagnostics.md
       stages=((6, 500),),
       tested=(0, 2, 4, 6),
       lessons=True,
@@ -72,6 +71,9 @@ def _cpu() -> dict[str, Settings]:
         read_query="token",
         forget_bias=5.0,
         sigma_scale=1.0,
+        # Half of what two cells are apart: a narrower write can miss them all, and then learns
+        # nothing any more (docs/diagnostics.md).
+        sigma_min=1.0,
       ),
       slots=SlotConfig(count=8, forget_bias=5.0),
       positions=True,
