@@ -91,21 +91,27 @@ class Checkpoints:
     ]
     return TrainState(counters[0], params, opt_state, counters[1], carry), progress
 
-  def restore_params(self, abstract_params: Any) -> tuple[Any, int] | None:
-    """Restores the parameters of the best checkpoint, or of the newest while none is best.
+  def restore_params(
+    self, abstract_params: Any, chosen: Path | None = None
+  ) -> tuple[Any, int] | None:
+    """Restores the parameters of a checkpoint.
 
     Args:
       abstract_params: nested dict of shapes, types and shardings.
+      chosen: its folder; None: the best checkpoint, or the newest while none is best.
 
     Returns:
-      (params, step), or None if there are no checkpoints.
+      (params, step), or None if there is no such checkpoint, or none at all.
 
     Raises:
       RunError: if the checkpoint is of another model, or if none can be read.
     """
     paths = self._paths()
-    best = {self._best_step(path) for path in paths[:1]}
-    preferred = [path for path in paths if _step(path) in best] + paths
+    if chosen is None:
+      best = {self._best_step(path) for path in paths[:1]}
+      preferred = [path for path in paths if _step(path) in best] + paths
+    else:
+      preferred = [path for path in paths if path.name == chosen.name]
     found = self._restore_newest(preferred, {"params": _flat(abstract_params)})
     if found is None:
       return None

@@ -92,6 +92,7 @@ class RunConfig:
     patience: evaluations without improvement before the run stops; 0 means never.
     max_skipped_steps: the run stops when more steps than this were not finite.
     stop_at: step at which this process saves and ends, as if interrupted; 0 means never.
+    checkpoint: folder of the checkpoint to use of what was trained; None: the best.
     mesh: sizes of the mesh axes (data, fsdp); one of them may be -1.
   """
 
@@ -108,6 +109,7 @@ class RunConfig:
   patience: int = 0
   max_skipped_steps: int = 10
   stop_at: int = 0
+  checkpoint: Path | None = None
   mesh: tuple[int, int] = (-1, 1)
 
 

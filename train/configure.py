@@ -47,7 +47,15 @@ def optim_config(values: Values) -> OptimConfig:
 
 def run_config(values: Values) -> RunConfig:
   """How the run proceeds, from the flags of `RUN` and "workdir", "seed" and "batch_size"."""
-  return pick(RunConfig, values, workdir=Path(values["workdir"]), mesh=mesh_sizes(values["mesh"]))
+  workdir, checkpoint = Path(values["workdir"]), values["checkpoint"]
+  is_one = checkpoint is not None and Path(checkpoint) != workdir
+  return pick(
+    RunConfig,
+    values,
+    workdir=workdir,
+    checkpoint=Path(checkpoint) if is_one else None,
+    mesh=mesh_sizes(values["mesh"]),
+  )
 
 
 def memory_config(values: Values) -> tmem.MemoryConfig:

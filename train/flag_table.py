@@ -20,6 +20,12 @@ WORKDIR = Flag(
   "Folder of the run: everything is written there. Required.",
   "the folder of the run, as in --workdir=runs/a",
 )
+CHECKPOINT = Flag(
+  TEXT,
+  None,
+  "What was trained, to be used in place of --workdir: a run (its best checkpoint), or one of its"
+  " checkpoints, as RUN/checkpoints/00000150.",
+)
 SEED = Flag(Integer(0, 2**31 - 1), 0, "Seed of parameters, data order, dropout and sampling.")
 DATA_DIR = Flag(TEXT, None, "Folder of downloaded datasets; without it, $TMEM_DATA_DIR.")
 MODES = {"train": "Train (or resume)", "eval": "evaluate the best checkpoint"}
@@ -155,7 +161,7 @@ RENAMED = {
   "implementation": "memory_implementation",
 }
 # Belong to one process, not to the run: never stored.
-OF_THE_PROCESS = ("workdir", "mode", "debug", "stop_at", "jobs", "worker")
+OF_THE_PROCESS = ("workdir", "checkpoint", "mode", "debug", "stop_at", "jobs", "worker")
 # May differ when a run is resumed; everything else decides what is computed. `steps` does: the
 # learning rate of every step depends on it.
 MAY_CHANGE = (

@@ -51,10 +51,24 @@ def parse(command: Command, argv: Sequence[str], usage: str = "") -> Any:
     print(help_text(command, usage))
     return None
   given = {name: values[name].value for name in command.names if values[name].present}
+  if "checkpoint" in given:
+    given["workdir"] = _run_of_checkpoint(given)
   for name, flag in command.flags.items():
     if flag.missing and not given.get(name):
       raise FlagError(f"--{name}: missing, expected {flag.missing}")
   return _build(command, _resolve(command, given))
+
+
+def _run_of_checkpoint(given: Mapping[str, Any]) -> str:
+  """Folder of the run that --checkpoint is or belongs to; raises FlagError if it is of no use."""
+  if given.get("mode", "train") == "train":
+    raise FlagError(
+      "--checkpoint: for what uses a trained model (--mode); to go on training give --workdir"
+    )
+  if "workdir" in given:
+    raise FlagError("--checkpoint: names a run, and so does --workdir; give one of them")
+  path = Path(given["checkpoint"])
+  return str(path.parent.parent if path.parent.name == outputs.CHECKPOINTS else path)
 
 
 def _build(command: Command, values: dict[str, Any]) -> Any:
@@ -131,7 +145,8 @@ def _resolve(command: Command, given: dict[str, Any]) -> dict[str, Any]:
   workdir, mode = Path(given["workdir"]), given.get("mode", "train")
   saved = _saved_flags(command, workdir)
   if saved is None and mode != "train":
-    raise RunError(f"--workdir={workdir}: no run there to {mode} from; train one first")
+    flag = "checkpoint" if "checkpoint" in given else "workdir"
+    raise RunError(f"--{flag}={given[flag]}: no run there to {mode} from; train one first")
   # A preset on the command line means the whole command: everything must agree. Without it, and
   # to use what was trained, what is not given is as the run has it.
   base = saved if saved is not None and (mode != "train" or "preset" not in given) else {}

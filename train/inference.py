@@ -17,7 +17,9 @@ from train.state import make_setup
 def restore_best(
   build: Callable[[nnx.Rngs], nnx.Module], run: RunConfig, mesh: Mesh
 ) -> tuple[nnx.GraphDef, Any, int]:
-  """Restores the best parameters of a run, or the newest while none has been evaluated.
+  """Restores the parameters that `run.checkpoint` names, else the best of the run.
+
+  While none has been evaluated, the newest are the best.
 
   Args:
     build: makes the model.
@@ -31,7 +33,10 @@ def restore_best(
     RunError: if there is no checkpoint, or only of another model.
   """
   setup = make_setup(build, optax.identity(), mesh, run.seed)
-  restored = Checkpoints(run.workdir / outputs.CHECKPOINTS).restore_params(setup.abstract.params)
+  checkpoints = Checkpoints(run.workdir / outputs.CHECKPOINTS)
+  restored = checkpoints.restore_params(setup.abstract.params, run.checkpoint)
+  if restored is None and run.checkpoint is not None:
+    raise RunError(f"--checkpoint={run.checkpoint}: no checkpoint there")
   if restored is None:
     raise RunError(f"--workdir={run.workdir}: no checkpoint there; train first")
   return setup.graphdef, *restored

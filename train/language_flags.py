@@ -16,6 +16,7 @@ ORDERS = ("shuffled", "contiguous")
 PRESETS = ("quickstart", "cpu", "smoke", "paper", "standard")
 TASK = {
   "workdir": flag_table.WORKDIR,
+  "checkpoint": flag_table.CHECKPOINT,
   "preset": flag_table.preset_flag(PRESETS),
   "method": Flag(
     Choice(tuple(METHODS)),

@@ -220,6 +220,11 @@ def _warnings(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
   if len(values["vocabulary"]) > 1:
     return ["warning: standard and reference vocabularies: another scale, compare no losses"]
+  if len({found["eval_streams"] for found in results.values() if found.get("eval_streams")}) > 1:
+    return [
+      "warning: different numbers of streams (--batch_size): each begins with nothing; measure all"
+      " with --mode=eval and one --batch_size"
+    ]
   if len(values["protocol"]) > 1:
     return [
       "warning: different protocols (windows, stream): tokens were given different contexts;"

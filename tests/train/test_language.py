@@ -170,6 +170,42 @@ def test_without_a_checkpoint_that_is_said(finished, bare, tmp_path, mode):
     bare(workdir=tmp_path, mode=mode)
 
 
+def test_a_checkpoint_is_used_by_its_name(run, bare, tmp_path, capsys):
+  workdir = run(tmp_path / "run", keep=3)
+
+  def evaluated(**which):
+    capsys.readouterr()
+    bare(mode="eval", **which)
+    return capsys.readouterr().out, json.loads((workdir / "eval_windows.json").read_text())
+
+  best, measured = evaluated(workdir=workdir)
+  assert evaluated(checkpoint=workdir) == (best, measured)
+  steps = [folder.name for folder in sorted((workdir / "checkpoints").iterdir())]
+  assert len(steps) == 2
+  found = [evaluated(checkpoint=workdir / "checkpoints" / step)[1] for step in steps]
+  assert [one["step"] for one in found] == [int(step) for step in steps]
+  assert found[0]["valid_loss"] != found[1]["valid_loss"]
+  assert measured in found
+
+
+@pytest.mark.parametrize(
+  ("changes", "error", "message"),
+  [
+    ({"mode": "train"}, FlagError, "^--checkpoint: for what uses a trained model"),
+    ({"workdir": "a"}, FlagError, "^--checkpoint: names a run, and so does --workdir"),
+    ({"checkpoint": "none"}, RunError, "^--checkpoint=none: no run there to eval from"),
+  ],
+)
+def test_a_checkpoint_of_no_use_is_named(finished, bare, changes, error, message):
+  with pytest.raises(error, match=message):
+    bare(**{"checkpoint": finished, "mode": "eval", **changes})
+
+
+def test_a_checkpoint_that_is_not_there_is_named(finished, bare):
+  with pytest.raises(RunError, match=r"^--checkpoint=.*/checkpoints/00000001: no checkpoint there"):
+    bare(checkpoint=finished / "checkpoints" / "00000001", mode="eval")
+
+
 @pytest.mark.parametrize(
   ("name", "content", "message"),
   [

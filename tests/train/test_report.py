@@ -65,6 +65,12 @@ def test_models_are_timed_where_asked(finished, tmp_path, capsys, monkeypatch):
     report.main(["report", f"--workdirs={tmp_path / 'other'}", "--speed"])
 
 
+def test_streams_that_begin_more_often_are_not_compared():
+  one = {"dataset": "text", "protocol": "stream", "eval_streams": 8}
+  last = report.format_table({"a": one, "b": {**one, "eval_streams": 4}}).splitlines()[-1]
+  assert last.startswith("warning: different numbers of streams")
+
+
 def test_missing_numbers_are_dashes(tmp_path):
   table = report.format_table({"a": {"method": "base", "test_loss": None}})
   assert table.splitlines()[1].split() == ["a", "base", *"-" * 11]
