@@ -96,3 +96,63 @@ ensure_venv() {
   has_wanted_python "$venv" && is_complete "$venv" || make_venv "$venv"
   is_installed "$venv" "$@" || install_requirements "$venv" "$@"
 }
+
+# prepare_to_run: everything that `run` needs; a signal from then on ends what is running first.
+prepare_to_run() {
+  ensure_venv "$ROOT/.venv" requirements.txt
+  # The caller's folder stays the current one, so that relative paths in flags mean what they say;
+  # it must not hide our packages either.
+  export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1
+  child=
+  trap 'stop 130' INT
+  trap 'stop 143' TERM
+}
+
+# run MODULE FLAG...: a training that is told to end saves first. In the background, as a shell that
+# waits for a foreground process would answer a signal only after that has ended.
+run() {
+  "$ROOT/.venv/bin/python" -m "$@" &
+  child=$!
+  wait "$child"
+}
+
+# stop STATUS: ends what is running, then the script.
+stop() {
+  trap - INT TERM
+  if [ -n "$child" ]; then
+    kill -TERM "$child" 2>/dev/null || true
+    wait "$child" || true
+  fi
+  exit "$1"
+}
+
+bad_flags() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+# read_flags FLAG...: sets `workdir` if it is among them, and `flags` to the rest. Those named in
+# `own` are the script's to set; `usage` is printed where help is asked for.
+read_flags() {
+  flags=()
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      -h | --help | --helpshort) usage && exit ;;
+      --workdir=*) workdir=${1#*=} ;;
+      --workdir)
+        [ $# -gt 1 ] || bad_flags "--workdir needs a folder: --workdir=DIR"
+        workdir=$2
+        shift
+        ;;
+      *)
+        case " $own " in *" ${1%%=*} "*)
+          bad_flags "${1%%=*} is set by this script; to choose it, run: python -m train.language"
+          ;;
+        esac
+        flags+=("$1")
+        ;;
+    esac
+    shift
+  done
+  [ -n "$workdir" ] || bad_flags "--workdir is empty; give a folder: --workdir=DIR"
+}

@@ -26,55 +26,9 @@ Environment:
 EOF
 }
 
-bad_flags() {
-  echo "error: $*" >&2
-  exit 2
-}
-
-workdir=$ROOT/runs/quickstart
-flags=()
-while [ $# -gt 0 ]; do
-  case "$1" in
-    -h | --help | --helpshort) usage && exit ;;
-    --workdir=*) workdir=${1#*=} ;;
-    --workdir)
-      [ $# -gt 1 ] || bad_flags "--workdir needs a folder: --workdir=DIR"
-      workdir=$2
-      shift
-      ;;
-    --method | --method=* | --mode | --mode=*)
-      bad_flags "${1%%=*} is set by this script; to choose it, run: python -m train.language"
-      ;;
-    *) flags+=("$1") ;;
-  esac
-  shift
-done
-[ -n "$workdir" ] || bad_flags "--workdir is empty; give a folder: --workdir=DIR"
-
-ensure_venv "$ROOT/.venv" requirements.txt
-# The caller's folder stays the current one, so that relative paths in flags mean what they say;
-# it must not hide our packages either.
-export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1
-
-child=
-# A training that is told to end saves first. In the background, as a shell that waits for a
-# foreground process would answer a signal only after that has ended.
-run() {
-  "$ROOT/.venv/bin/python" -m "$@" &
-  child=$!
-  wait "$child"
-}
-
-stop() {
-  trap - INT TERM
-  if [ -n "$child" ]; then
-    kill -TERM "$child" 2>/dev/null || true
-    wait "$child" || true
-  fi
-  exit "$1"
-}
-trap 'stop 130' INT
-trap 'stop 143' TERM
+workdir=$ROOT/runs/quickstart own="--method --mode"
+read_flags "$@"
+prepare_to_run
 
 train() {
   echo

@@ -110,7 +110,7 @@ def test_script_parses(script):
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("script", ["quickstart.sh", "test.sh"])
+@pytest.mark.parametrize("script", ["quickstart.sh", "compare_language.sh", "test.sh"])
 def test_help_explains_and_does_nothing(checkout, script, flag):
   process, calls = checkout.run(script, flag)
   assert process.returncode == 0
@@ -186,6 +186,28 @@ def test_quickstart_hands_signals_on_and_waits_for_the_training(checkout, number
   assert process.returncode == status
   made = [MAKE, INSTALL, *trainings("ROOT/runs/quickstart"), "waiting", "terminated"]
   assert checkout.calls() == made
+
+
+def test_comparison_trains_what_it_is_asked_for_and_reports_it(checkout):
+  chosen = {"RUNS": "xl local_1"}
+  process, calls = checkout.run("compare_language.sh", "--workdir=all", "--steps=9", **chosen)
+  assert process.returncode == 0, process.stderr
+  command = "-m train.language --preset=cpu --protocol=stream"
+  assert calls == [
+    MAKE,
+    INSTALL,
+    f"{command} --method=local --seed=1 --workdir=all/local_1 --steps=9",
+    f"{command} --method=xl --carry_state --workdir=all/xl --steps=9",
+    "-m train.report --workdirs=all/local_1,all/xl --output=all",
+  ]
+  _, calls = checkout.run("compare_language.sh")
+  assert len([call for call in calls if "train.language" in call]) > 12
+  process, calls = checkout.run("compare_language.sh", FAIL_ON="method=local", FAIL_STATUS="7")
+  assert (process.returncode, len(calls)) == (7, 1)
+  for arguments, environment in (([], {"RUNS": "none"}), (["--seed=3"], {})):
+    process, calls = checkout.run("compare_language.sh", *arguments, **environment)
+    assert (process.returncode, calls) == (2, [])
+    assert process.stderr.startswith("error: ")
 
 
 def test_environment_follows_the_requirement_files(checkout):
