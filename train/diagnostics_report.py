@@ -14,8 +14,9 @@ from train import flags, outputs
 from train.cells import VALID
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_plots import plot_accuracy, plot_gates, plot_places
-from train.report import markdown_table, write_report
+from train.report import write_report
 from train.sweep import Outcome
+from train.tables import markdown_table, mean_and_range
 
 
 def _is_far(task: SyntheticTask) -> bool:
@@ -178,12 +179,7 @@ def _margins(done: Sequence[Outcome]) -> list[str]:
 
 def _percent(values: Sequence[float]) -> str:
   """Mean and range in percent; nothing where there is no value."""
-  if not values:
-    return ""
-  mean = f"{100 * np.mean(values):.1f}"
-  if len(values) == 1:
-    return mean
-  return f"{mean} ({100 * min(values):.1f}–{100 * max(values):.1f})"
+  return mean_and_range([100 * value for value in values], digits=1)
 
 
 def _gates(results: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Compares runs: a table, and their loss curves in one picture.
+"""Compares runs: a table, another one in which seeds are taken together, and their loss curves.
 
 python -m train.report --workdirs=runs/memory,runs/baseline --output=runs --speed
 """
@@ -12,8 +12,10 @@ from tmem.models import LanguageModel
 from train import cli, flag_table, flags, outputs, result, speed
 from train.command import Command, Flag
 from train.errors import RunError
+from train.groups import by_seed, format_groups
 from train.parsers import TEXT, TEXTS
 from train.plots import plot_losses, plot_speeds
+from train.tables import text_table
 
 # Heading, key in result.json, format.
 COLUMNS = (
@@ -85,7 +87,8 @@ def main(argv: Sequence[str]) -> None:
       for workdir, (name, found) in zip(workdirs, results.items(), strict=True)
     }
   table = format_table(results)
-  print(table)
+  groups = format_groups(by_seed(workdirs, results))
+  print(f"{table}\n\n{groups}")
   if folder is not None:
     outputs.make_workdir(folder, "output")
     curves = {
@@ -98,7 +101,8 @@ def main(argv: Sequence[str]) -> None:
       plot_speeds(results, speed.CONTEXTS, folder / "speed.png")
       pictures.append("speed.png")
     shown = "\n\n".join(f"![]({picture})" for picture in pictures)
-    outputs.write_text(folder / "report.md", f"# Runs\n\n```\n{table}\n```\n\n{shown}\n")
+    tables = "\n\n".join(f"```\n{text}\n```" for text in (table, groups))
+    outputs.write_text(folder / "report.md", f"# Runs\n\n{tables}\n\n{shown}\n")
     print(f"\nwritten to {folder}: report.md, {', '.join(pictures)}")
 
 
@@ -157,34 +161,13 @@ def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
   for name, found in results.items():
     cells = [(found.get(key), form) for _, key, form in columns]
     rows.append([name, *("-" if value is None else form.format(value) for value, form in cells)])
-  widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-  lines = [
-    "  ".join(
-      cell.ljust(width) if column < 3 else cell.rjust(width)
-      for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
-    for row in rows
-  ]
+  lines = [text_table(rows, left=3)]
   for name, found in results.items():
     gates = found.get("fusion_gates") or {}
     if gates:
       opened = ", ".join(f"{block} {value:.3f}" for block, value in gates.items())
       lines.append(f"fusion gates of {name}: {opened}")
   return "\n".join(lines + _warnings(results))
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A table as Markdown has it.
-
-  Args:
-    headings: of the columns.
-    rows: texts, as many in each row as there are headings.
-
-  Returns:
-    Lines of text.
-  """
-  lines = [headings, ["---"] * len(headings), *rows]
-  return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def write_report(

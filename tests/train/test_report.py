@@ -49,6 +49,20 @@ def test_runs_are_compared_in_a_table_and_a_picture(tmp_path, capsys):
   assert "baseline" in (output / "report.md").read_text()
 
 
+def test_runs_that_differ_by_their_seed_alone_are_taken_together(tmp_path, capsys):
+  workdirs = []
+  for name, seed, steps, loss in (("a", 0, 20, 1.75), ("b", 1, 20, 1.5), ("c", 1, 30, 1.25)):
+    workdirs.append(make_run(tmp_path / name, loss, "local", {}))
+    flags = {"seed": seed, "steps": steps, "grid": [2, 2]}
+    (workdirs[-1] / "config.json").write_text(json.dumps({"flags": flags}))
+  workdirs.append(make_run(tmp_path / "d", 1.0, "local", {}))  # what it was asked for is not known
+  report.main(["report", f"--workdirs={','.join(map(str, workdirs))}"])
+  heading, *rows = capsys.readouterr().out.split("\n\n")[1].splitlines()
+  assert heading.split()[:4] == ["run", "seeds", "valid", "nats"]
+  assert rows[0].split()[:6] == ["a", "2", "1.6250", "(1.5000–1.7500)", "1.7250", "(1.6000–1.8500)"]
+  assert [row.split()[:3] for row in rows[1:]] == [["c", "1", "1.2500"], ["d", "1", "1.0000"]]
+
+
 def test_models_are_timed_where_asked(finished, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(speed, "PROMPT", 16)
   report.main(["report", f"--workdirs={finished}", f"--output={tmp_path}", "--speed"])

@@ -1,0 +1,60 @@
+"""Runs that differ by nothing but their seed, taken together."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from train import outputs
+from train.tables import mean_and_range, text_table
+
+# Heading, key in result.json, digits.
+COLUMNS = (
+  ("valid nats", "valid_loss", 4),
+  ("test nats", "test_loss", 4),
+  ("perplexity", "test_perplexity", 2),
+  ("near repeats", "test_loss_near", 4),
+  ("far repeats", "test_loss_far", 4),
+  ("first seen", "test_loss_first", 4),
+)
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def by_seed(workdirs: Sequence[Path], results: Results) -> dict[str, list[Mapping[str, Any]]]:
+  """Groups runs by all that they were asked for but their seed.
+
+  Args:
+    workdirs: folders of the runs.
+    results: their results by name, in the same order.
+
+  Returns:
+    Results by the name of the first run of each group.
+  """
+  names: dict[str, str] = {}
+  groups: dict[str, list[Mapping[str, Any]]] = {}
+  for workdir, (name, found) in zip(workdirs, results.items(), strict=True):
+    record = outputs.read_json(workdir / outputs.CONFIG) or {"flags": {"workdir": str(workdir)}}
+    asked = {flag: value for flag, value in record.get("flags", {}).items() if flag != "seed"}
+    first = names.setdefault(json.dumps(asked, sort_keys=True), name)
+    groups.setdefault(first, []).append(found)
+  return groups
+
+
+def format_groups(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+  """A table of groups: the mean of every figure, and its range where there are several seeds.
+
+  Args:
+    groups: from `by_seed`.
+
+  Returns:
+    Lines of text.
+  """
+  rows = [["run", "seeds", *(heading for heading, _, _ in COLUMNS)]]
+  for name, found in groups.items():
+    figures = (
+      mean_and_range([one[key] for one in found if one.get(key) is not None], digits)
+      for _, key, digits in COLUMNS
+    )
+    rows.append([name, str(len(found)), *(figure or "-" for figure in figures)])
+  return text_table(rows, left=1)
