@@ -31,6 +31,8 @@ class Occlusion(SyntheticTask):
     frames: frames of a sample, >= 1.
     hidden: hidden frames. In the middle, at most `frames - 1`: the last one is then always seen.
       At the end, at most `frames - 2`: two are needed to know the velocity.
+    fewest_hidden: with it, each sample has its own number of hidden frames, uniform from this one,
+      in [0, `hidden`], to `hidden`.
     until_end: whether the hidden frames are the last ones, rather than those in the middle, which
       begin at frame (frames - hidden) // 2.
     size: pixels per side of a frame, even and a multiple of `patch`.
@@ -48,6 +50,7 @@ class Occlusion(SyntheticTask):
 
   frames: int = 8
   hidden: int = 4
+  fewest_hidden: int | None = None
   until_end: bool = False
   size: int = 16
   patch: int = 4
@@ -63,6 +66,8 @@ class Occlusion(SyntheticTask):
     visible = 2 if self.until_end else 1
     check_int("frames", self.frames, minimum=visible)
     check_int("hidden", self.hidden, minimum=0, maximum=self.frames - visible)
+    if self.fewest_hidden is not None:
+      check_int("fewest_hidden", self.fewest_hidden, minimum=0, maximum=self.hidden)
     check_int("patch", self.patch)
     check_int("size", self.size, minimum=2)
     if self.size % 2:
@@ -94,10 +99,13 @@ class Occlusion(SyntheticTask):
 
   @property
   def hidden_frames(self) -> range:
-    """Indices of the hidden frames."""
-    visible = self.frames - self.hidden
-    first = visible if self.until_end else visible // 2
+    """Indices of the hidden frames, of the most that there can be."""
+    first = self._first_hidden(self.hidden)
     return range(first, first + self.hidden)
+
+  def _first_hidden(self, hidden: int | jax.Array) -> int | jax.Array:
+    visible = self.frames - hidden
+    return visible if self.until_end else visible // 2
 
   def ceiling(self) -> float:
     """1: either the last frame is seen, or two in a row before it, and they give the velocity.
@@ -116,10 +124,16 @@ class Occlusion(SyntheticTask):
     index += index >= span**2 // 2  # skips the velocity 0, which is in the middle
     velocity = jnp.stack([index // span, index % span]) - self.max_speed
 
+    hidden = self.hidden
+    if self.fewest_hidden is not None:
+      count_key = jax.random.fold_in(key, 2)
+      hidden = jax.random.randint(count_key, (), self.fewest_hidden, hidden + 1, jnp.int32)
+    first = self._first_hidden(hidden)
+
     time = jnp.arange(self.frames, dtype=jnp.int32)
     corners = (start + velocity * time[:, None]) % self.size
     below = (jnp.arange(self.size) - corners[:, :, None]) % self.size < self.ball
-    seen = (time < self.hidden_frames.start) | (time >= self.hidden_frames.stop)
+    seen = (time < first) | (time >= first + hidden)
     pixels = below[:, 0, :, None] & below[:, 1, None, :] & seen[:, None, None]
 
     side = self.size // self.patch

@@ -1,7 +1,6 @@
 """The diagnostic experiments: which models are trained on what, and what they are asked."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -88,16 +87,18 @@ def occlusion(settings: Settings) -> Iterator[Cell]:
   )
   for variant, until_end, own in (("until_end", True, settings), ("middle", False, published)):
 
-    def task(hidden: int, count_last: bool, until_end: bool = until_end) -> SyntheticTask:
+    def lesson(hidden: int, until_end: bool = until_end) -> SyntheticTask:
+      if not settings.lessons:
+        return Occlusion(hidden=hidden, until_end=until_end)
+      return Occlusion(hidden=hidden, fewest_hidden=0, until_end=until_end, ask_each_frame=True)
+
+    def exam(hidden: int, until_end: bool = until_end) -> SyntheticTask:
       return Occlusion(
-        hidden=hidden,
-        until_end=until_end,
-        ask_each_frame=settings.lessons,
-        count_last=count_last,
+        hidden=hidden, until_end=until_end, ask_each_frame=settings.lessons, count_last=True
       )
 
-    training = _curriculum(own.stages, functools.partial(task, count_last=False))
-    tests = {f"hidden_{count}": task(count, count_last=True) for count in settings.tested}
+    training = _curriculum(own.stages, lesson)
+    tests = {f"hidden_{count}": exam(count) for count in settings.tested}
     yield from make_cells("occlusion", variant, own, training, tests)
 
 

@@ -74,6 +74,23 @@ def test_the_motion_of_the_seen_ball_answers(task):
   assert set(answers) == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("until_end", [True, False])
+def test_each_sample_may_hide_another_number_of_frames(until_end):
+  task = synthetic.Occlusion(hidden=6, fewest_hidden=1, until_end=until_end)
+  batch = jax.tree.map(np.asarray, task.sample(KEY, 120))
+  corners = [[find_ball(frame, task.ball) for frame in row] for row in read(task, batch)]
+  assert [solve(row, 16) for row in corners] == batch["targets"][:, -1].tolist()
+  counts = []
+  for row in corners:
+    hidden = [index for index, corner in enumerate(row) if corner is None]
+    alone = synthetic.Occlusion(hidden=len(hidden), until_end=until_end)
+    assert hidden == list(alone.hidden_frames)
+    counts.append(len(hidden))
+  found, times = np.unique(counts, return_counts=True)
+  assert found.tolist() == [1, 2, 3, 4, 5, 6]
+  np.testing.assert_allclose(times / 120, 1 / 6, atol=0.1)
+
+
 def test_the_velocity_is_constant_and_uniform_without_standing_still():
   task = synthetic.Occlusion(frames=4, hidden=0, size=8, ball=2)
   frames = read(task, task.sample(KEY, 600))
