@@ -54,7 +54,7 @@ def _cpu() -> dict[str, Settings]:
       open_methods=("base", "tensor"),
       features=96,
     ),
-    # With six frames hidden the two that are seen are always the first: the easiest to learn from.
+    # Lessons hide up to six frames.
     "occlusion": dataclasses.replace(
       binding,
       methods=("base", "slots", "tensor"),
@@ -66,16 +66,16 @@ def _cpu() -> dict[str, Settings]:
       memory_every_n_layers=3,
       memory=MemoryConfig(
         channels=64,
-        grid=(2, 2, 2),
+        grid=(3, 3),
         chunk_size=17,  # a frame and its query
         read_query="token",
         forget_bias=5.0,
         sigma_scale=1.0,
         # Half of what two cells are apart: a narrower write can miss them all, and then learns
         # nothing any more (docs/diagnostics.md).
-        sigma_min=1.0,
+        sigma_min=1 / 2,
       ),
-      slots=SlotConfig(count=8, forget_bias=5.0),
+      slots=SlotConfig(count=9, forget_bias=5.0),
       positions=True,
       learning_rate=2e-3,
       coordinate_lr_factor=1.0,
