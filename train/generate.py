@@ -2,12 +2,11 @@
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from tmem import streaming
 
@@ -36,11 +35,15 @@ class Sampling(NamedTuple):
   top_k: int = 0
 
 
-def read(model: nnx.Module, prompt: np.ndarray, stream: streaming.Stream | None = None) -> Place:
+def read(
+  model: streaming.Model,
+  prompt: np.ndarray,
+  stream: streaming.Stream | None = None,
+) -> Place:
   """Reads a prompt.
 
   Args:
-    model: a causal language model.
+    model: a causal language model, or as `tmem.streaming.frozen` makes it.
     prompt: int32 [tokens], at least one.
     stream: what it goes on from; None: it begins a text.
 
@@ -58,12 +61,16 @@ def read(model: nnx.Module, prompt: np.ndarray, stream: streaming.Stream | None 
 
 
 def generate(
-  model: nnx.Module, place: Place, count: int, sampling: Sampling, seed: int = 0
+  model: streaming.Model,
+  place: Place,
+  count: int,
+  sampling: Sampling,
+  seed: int = 0,
 ) -> Iterator[tuple[int, Place]]:
   """Continues a text.
 
   Args:
-    model: a causal language model.
+    model: likewise.
     place: where the text stands.
     count: tokens to generate.
     sampling: how they are chosen.
@@ -73,18 +80,18 @@ def generate(
   Yields:
     `(token, place)`: each token, and where the text stands behind it.
   """
-  graphdef, params = nnx.split(model)
+  model = streaming.frozen(model)
   for _ in range(count):
-    token, place = _next(graphdef, sampling, params, place, np.uint32(seed))
+    token, place = _next(model, sampling, place, np.uint32(seed))
     yield int(token), place
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _next(graphdef: nnx.GraphDef, sampling: Sampling, params: Any, place: Place, seed: jax.Array):
+@functools.partial(jax.jit, static_argnums=1)
+def _next(model: streaming.Frozen, sampling: Sampling, place: Place, seed: jax.Array):
   """One more token, and where the text stands behind it."""
   key = jax.random.fold_in(jax.random.key(seed), place.stream.seen[0])
   token = _choose(place.logits[0], sampling, key).astype(jnp.int32)
-  logits, stream = nnx.merge(graphdef, params).onward(token[None, None], place.stream)
+  logits, stream = model.model().onward(token[None, None], place.stream)
   return token, Place(stream, logits[:, 0])
 
 

@@ -110,6 +110,24 @@ def test_prompts_of_any_length_compile_once(models, tokens):
   assert streaming._block_onward._cache_size() == before
 
 
+def test_a_frozen_model_is_the_model_as_it_was(models, tokens):
+  model, _ = models(method="tensor_local")
+  logits, stream = streaming.prefill(model, tokens[:, :4], streaming.init(model, 2))
+  frozen = streaming.frozen(model)
+  assert streaming.frozen(frozen) is frozen
+  again, other = streaming.prefill(frozen, tokens[:, :4], streaming.init(frozen, 2))
+  np.testing.assert_array_equal(logits, again)
+  expected, _ = streaming.step(model, tokens[:, 4:5], stream)
+  compiled = streaming._onward._cache_size()
+  changed = nnx.merge(*nnx.split(model))
+  later = streaming.frozen(changed)
+  changed.embedding.embedding[...] *= 2
+  for one in (frozen, later):
+    np.testing.assert_array_equal(streaming.step(one, tokens[:, 4:5], other)[0], expected)
+  assert streaming._onward._cache_size() == compiled
+  assert not np.array_equal(streaming.step(changed, tokens[:, 4:5], other)[0], expected)
+
+
 @pytest.mark.parametrize("method", ["local_rope", "tensor_local", "gated_delta"])
 def test_streams_go_on_beyond_the_positions(method, models):
   """State and results stay finite, and rotary attention depends on its window alone."""
