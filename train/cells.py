@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -123,6 +124,7 @@ class Cell:
     eval_samples: samples of each test.
     axes_weight: weight of `tmem.places.axes_penalty` in the loss.
     segment: tokens of a segment, if streams are fed in segments.
+    init_from: suite whose cell of the same name this one starts from, if any.
   """
 
   experiment: str
@@ -138,6 +140,12 @@ class Cell:
   eval_samples: int
   axes_weight: float = 0.0
   segment: int | None = None
+  init_from: str | None = None
+
+  @property
+  def folder(self) -> Path:
+    """Where its run lies in the folder of a suite."""
+    return Path("cells") / self.experiment / self.name
 
   @property
   def name(self) -> str:
@@ -161,6 +169,7 @@ class Cell:
       "eval_samples": self.eval_samples,
       "axes_weight": self.axes_weight,
       "segment": self.segment,
+      "init_from": self.init_from,
     }
 
 

@@ -92,7 +92,10 @@ class RunConfig:
     patience: evaluations without improvement before the run stops; 0 means never.
     max_skipped_steps: the run stops when more steps than this were not finite.
     stop_at: step at which this process saves and ends, as if interrupted; 0 means never.
-    checkpoint: folder of the checkpoint to use of what was trained; None: the best.
+    checkpoint: what to use of what was trained: a run or one of its checkpoints; None: the best
+      checkpoint in `workdir`.
+    init_from: run, or one of its checkpoints, whose parameters training starts from; None: from
+      random ones.
     mesh: sizes of the mesh axes (data, fsdp); one of them may be -1.
   """
 
@@ -110,6 +113,7 @@ class RunConfig:
   max_skipped_steps: int = 10
   stop_at: int = 0
   checkpoint: Path | None = None
+  init_from: Path | None = None
   mesh: tuple[int, int] = (-1, 1)
 
 

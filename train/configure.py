@@ -46,16 +46,12 @@ def optim_config(values: Values) -> OptimConfig:
 
 
 def run_config(values: Values) -> RunConfig:
-  """How the run proceeds, from the flags of `RUN` and "workdir", "seed" and "batch_size"."""
-  workdir, checkpoint = Path(values["workdir"]), values["checkpoint"]
-  is_one = checkpoint is not None and Path(checkpoint) != workdir
-  return pick(
-    RunConfig,
-    values,
-    workdir=workdir,
-    checkpoint=Path(checkpoint) if is_one else None,
-    mesh=mesh_sizes(values["mesh"]),
-  )
+  """How the run proceeds, from the flags of `RUN` and "workdir" and other paths."""
+  paths = {
+    name: None if values[name] is None else Path(values[name])
+    for name in ("workdir", "checkpoint", "init_from")
+  }
+  return pick(RunConfig, values, **paths, mesh=mesh_sizes(values["mesh"]))
 
 
 def memory_config(values: Values) -> tmem.MemoryConfig:

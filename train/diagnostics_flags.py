@@ -10,7 +10,7 @@ from train.command import Command, Flag
 from train.diagnostics_presets import PRESETS, SETTINGS
 from train.errors import FlagError
 from train.experiments import EXPERIMENTS
-from train.parsers import Boolean, Choice, Integer, Number, Several, Stages, WordOr
+from train.parsers import TEXT, Boolean, Choice, Integer, Number, Several, Stages, WordOr
 
 ALL = "all"
 COUNTED = ("writes:", "observations:", "hidden:", "tokens:", "distractors:")
@@ -29,6 +29,9 @@ SUITE = {
   ),
   "seeds": Flag(
     Integer(1), None, "Runs that differ by the seed alone, of what the report is about."
+  ),
+  "init_from": Flag(
+    TEXT, None, "Folder of another suite, whose cells of the same names these ones start from."
   ),
   "jobs": Flag(Integer(1), 1, "Processes that share the cells, and the cores."),
 }
@@ -112,7 +115,7 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
   return DiagnosticsRun(
     workdir=Path(values["workdir"]),
     preset=values["preset"],
-    cells=tuple(cells),
+    cells=tuple(dataclasses.replace(cell, init_from=values["init_from"]) for cell in cells),
     jobs=values["jobs"],
     is_worker=values["worker"],
     debug=values["debug"],

@@ -26,6 +26,11 @@ CHECKPOINT = Flag(
   "What was trained, to be used in place of --workdir: a run (its best checkpoint), or one of its"
   " checkpoints, as RUN/checkpoints/00000150.",
 )
+INIT_FROM = Flag(
+  TEXT,
+  None,
+  "Run of the same model, or one of its checkpoints, whose parameters training starts from.",
+)
 SEED = Flag(Integer(0, 2**31 - 1), 0, "Seed of parameters, data order, dropout and sampling.")
 DATA_DIR = Flag(TEXT, None, "Folder of downloaded datasets; without it, $TMEM_DATA_DIR.")
 MODES = {"train": "Train (or resume)", "eval": "evaluate the best checkpoint"}

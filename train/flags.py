@@ -67,8 +67,7 @@ def _run_of_checkpoint(given: Mapping[str, Any]) -> str:
     )
   if "workdir" in given:
     raise FlagError("--checkpoint: names a run, and so does --workdir; give one of them")
-  path = Path(given["checkpoint"])
-  return str(path.parent.parent if path.parent.name == outputs.CHECKPOINTS else path)
+  return str(outputs.run_of(Path(given["checkpoint"])))
 
 
 def _build(command: Command, values: dict[str, Any]) -> Any:

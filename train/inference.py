@@ -1,6 +1,7 @@
 """A trained model from the checkpoints of its run."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import optax
@@ -33,10 +34,27 @@ def restore_best(
     RunError: if there is no checkpoint, or only of another model.
   """
   setup = make_setup(build, optax.identity(), mesh, run.seed)
-  checkpoints = Checkpoints(run.workdir / outputs.CHECKPOINTS)
-  restored = checkpoints.restore_params(setup.abstract.params, run.checkpoint)
-  if restored is None and run.checkpoint is not None:
-    raise RunError(f"--checkpoint={run.checkpoint}: no checkpoint there")
-  if restored is None:
-    raise RunError(f"--workdir={run.workdir}: no checkpoint there; train first")
-  return setup.graphdef, *restored
+  flag = "workdir" if run.checkpoint is None else "checkpoint"
+  return setup.graphdef, *read_params(setup.abstract.params, run.checkpoint or run.workdir, flag)
+
+
+def read_params(abstract_params: Any, source: Path, flag: str) -> tuple[Any, int]:
+  """Reads the parameters of a trained model.
+
+  Args:
+    abstract_params: nested dict of shapes, types and shardings.
+    source: a run, whose best checkpoint is read, or one of its checkpoints.
+    flag: the flag that named it.
+
+  Returns:
+    (params, step).
+
+  Raises:
+    RunError: if there is no checkpoint, or only of another model.
+  """
+  workdir = outputs.run_of(source)
+  chosen = None if workdir == source else source
+  found = Checkpoints(workdir / outputs.CHECKPOINTS).restore_params(abstract_params, chosen)
+  if found is None:
+    raise RunError(f"--{flag}={source}: no checkpoint there; train first")
+  return found

@@ -26,6 +26,7 @@ TASK = {
   "mode": flag_table.mode_flag(
     {**flag_table.MODES, "score": "score a text file", "generate": "generate"}
   ),
+  "init_from": flag_table.INIT_FROM,
   "seed": flag_table.SEED,
   "dataset": Flag(Choice(tuple(DATASETS)), None, "Text to train on; stdlib needs no download."),
   "data_dir": flag_table.DATA_DIR,

@@ -19,6 +19,7 @@ from train.checkpoint import Checkpoints
 from train.config import OptimConfig, RunConfig
 from train.errors import Interrupted, RunError
 from train.evaluate import make_evaluate
+from train.inference import read_params
 from train.interrupts import Interrupts
 from train.losses import as_carried
 from train.optim import learning_rate_schedule, make_optimizer
@@ -26,7 +27,7 @@ from train.plots import plot_losses
 from train.progress import Progress
 from train.runlog import RunLog, Terminal
 from train.sharding import make_mesh, put_local_batch
-from train.state import make_setup, make_train_step
+from train.state import TrainState, make_setup, make_train_step
 from train.task import Task
 
 
@@ -110,11 +111,20 @@ class _Loop:
   def _restore(self):
     restored = self.checkpoints.restore(self.setup.abstract)
     if restored is None:
-      return self.setup.init(), Progress()
+      return self._start(), Progress()
     state, saved = restored
     progress = Progress(**saved)
     self.batches.set_state(progress.iterator)
     return state, progress
+
+  def _start(self) -> TrainState:
+    """The state before the first step."""
+    state, source = self.setup.init(), self.run.init_from
+    if source is None:
+      return state
+    params, step = read_params(self.setup.abstract.params, source, "init_from")
+    print(f"Starting from {source}, step {step}.", flush=True)
+    return state._replace(params=params)
 
   def _is_over(self) -> bool:
     progress, run = self.progress, self.run

@@ -20,6 +20,11 @@ PLOTS = "plots"
 TENSORBOARD = "tensorboard"
 
 
+def run_of(path: Path) -> Path:
+  """The folder of a run, from itself or from that of one of its checkpoints."""
+  return path.parent.parent if path.parent.name == CHECKPOINTS else path
+
+
 def write_text(path: Path, text: str) -> None:
   """Writes a file under another name, then renames it into place."""
   handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -18,7 +18,7 @@ from train.errors import Interrupted, RunError
 from train.workers import claimed
 
 EVALUATIONS = 10  # of a cell while it is trained
-CELLS, ERROR, ERROR_LENGTH = "cells", "error.json", 300
+ERROR, ERROR_LENGTH = "error.json", 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def run_cells(cells: Sequence[Cell], workdir: Path, preset: str, *, debug: bool 
     jax.config.update("jax_compilation_cache_dir", str(workdir.absolute() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
   for number, cell in enumerate(cells, start=1):
-    folder = _folder(workdir, cell)
+    folder = workdir / cell.folder
     with claimed(folder) as is_ours:
       if is_ours and not _is_finished(cell, folder):
         print(f"[{number}/{len(cells)}] {cell.experiment} {cell.name}", flush=True)
@@ -77,16 +77,12 @@ def collect(cells: Sequence[Cell], workdir: Path) -> list[Outcome]:
   """
   outcomes = []
   for cell in cells:
-    folder = _folder(workdir, cell)
+    folder = workdir / cell.folder
     if _is_finished(cell, folder):
       outcomes.append(Outcome(cell, folder, result.read(folder)))
     else:
       outcomes.append(Outcome(cell, folder, None, _why_not(folder)))
   return outcomes
-
-
-def _folder(workdir: Path, cell: Cell) -> Path:
-  return workdir / CELLS / cell.experiment / cell.name
 
 
 def _is_finished(cell: Cell, folder: Path) -> bool:
@@ -146,6 +142,7 @@ def _run(cell: Cell, folder: Path, preset: str) -> None:
     log_every=every,
     checkpoint_every=every,
     keep=1,
+    init_from=None if cell.init_from is None else Path(cell.init_from) / cell.folder,
   )
   record = {"task": "diagnostics", "cell": cell.to_dict(), "versions": result.versions()}
   loop.train(make_task(cell), run, cell.optim, record)

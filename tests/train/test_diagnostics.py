@@ -71,6 +71,18 @@ def test_a_cell_is_a_run_that_can_be_audited(finished):
   assert report["causal"]
 
 
+def test_cells_start_from_those_of_another_suite(finished, tmp_path, monkeypatch):
+  started = {}
+  monkeypatch.setattr(
+    sweep.loop, "train", lambda task, run, *_: started.update({run.workdir.name: run.init_from})
+  )
+  with pytest.raises(RunError, match="2 of 2 cells failed"):  # nothing was trained
+    run(tmp_path / "run", f"--init_from={finished}")
+  cells = finished / "cells" / "no_harm"
+  names = ("base-window_2-seed_0", "tensor-window_2-seed_0")
+  assert started == {name: cells / name for name in names}
+
+
 def test_a_finished_suite_is_left_alone(finished, monkeypatch, capsys):
   trained = []
   monkeypatch.setattr(sweep.loop, "train", lambda *arguments: trained.append(arguments))

@@ -37,6 +37,34 @@ def test_two_halves_equal_the_whole(run, records, saved, finished, tmp_path, sto
   assert result_of(workdir) == result_of(finished)
 
 
+def test_a_run_starts_from_the_parameters_of_another(run, records, saved, finished, tmp_path):
+  best = saved(finished, json.loads((finished / "result.json").read_text())["best_step"])["arrays"]
+  still = {"learning_rate": 1e-6, "warmup_steps": 0, "seed": 5}
+  tuned = run(tmp_path / "tuned", init_from=finished, **still)
+  arrays = saved(tuned, 8)["arrays"]
+  for name in (name for name in best if name.startswith("params/")):
+    np.testing.assert_allclose(arrays[name], best[name], atol=1e-5, err_msg=name)
+  # One checkpoint of it, by name; stopped and resumed.
+  source = finished / "checkpoints" / "00000004"
+  whole = run(tmp_path / "whole", init_from=source)
+  halves = run(tmp_path / "halves", init_from=source, stop_at=3)
+  run(halves, init_from=source)
+  assert_same_run(records, saved, whole, halves, 8)
+  assert records(whole)[0]["loss"] != records(finished)[0]["loss"]
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"features": 16}, r"is of another model: params/.* is float32\[[\d, ]+\] in the checkpoint"),
+    ({"init_from": "nowhere"}, "^--init_from=nowhere: no checkpoint there"),
+  ],
+)
+def test_what_a_run_cannot_start_from_is_named(run, finished, tmp_path, changes, message):
+  with pytest.raises(RunError, match=message):
+    run(tmp_path / "run", **{"init_from": finished, **changes})
+
+
 def test_log_lines_may_be_longer_than_the_pieces_of_a_run(run, records, saved, tmp_path):
   """A log line averages over steps of two processes."""
   rhythm = {"log_every": 4}
