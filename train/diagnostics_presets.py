@@ -59,7 +59,7 @@ def _cpu() -> dict[str, Settings]:
       binding,
       methods=("base", "slots", "tensor"),
       open_methods=("base",),
-      stages=((6, 500),),
+      stages=((6, 400),),
       tested=(0, 2, 4, 6),
       lessons=True,
       num_layers=3,

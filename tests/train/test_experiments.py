@@ -46,7 +46,8 @@ def test_windows_close_the_attention():
   suite = cells("--task=no_harm", "--attention_window=full,7", "--seeds=2")
   assert [(c.window, c.method, c.seed) for c in suite] == [
     *[("full", method, 0) for method in CONTESTANTS],
-    *[(7, m, seed) for m in CONTESTANTS for seed in ((0,) if m == "base_wide" else (0, 1))],
+    *[(7, method, 0) for method in CONTESTANTS],
+    *[(7, method, 1) for method in CONTESTANTS if method != "base_wide"],
   ]
   assert [c.model.attention_window for c in suite] == [None] * 4 + [7] * 7
 
