@@ -7,19 +7,20 @@ usage() {
   cat <<'EOF'
 Usage: bash launch/compare_language.sh [--workdir=DIR] [FLAG...]
 
-Trains the runs below on the same text in the same order for the same number of steps, each in a
+Trains the runs below with the preset cpu, on the same text for the same number of steps, each in a
 folder of its own, measures all of them in one pass over the text with the state carried (protocol
 stream), and prints a table. Run again, it resumes what was interrupted and leaves alone what is
-finished; on two cores one half can be trained beside the other with RUNS.
+finished; RUNS allows to train some of them here, and others there.
 
   --workdir=DIR   where everything is written (default: runs/compare_language in the repository)
-  FLAG            passed to every training: --preset=quickstart, --dataset=wikitext2 --data_dir=DIR
+  FLAG            passed to every training, as --dataset=wikitext2 --data_dir=DIR; what makes a run
+                  what it is (below) counts more
 
 Environment:
   RUNS            names of the runs to train, all others are left out of the table too
   PYTHON          the interpreter to make .venv from (default: python3)
 
-Runs:
+Runs (local_wide has as many parameters as tensor_local, local_longer trains for as long a time):
 EOF
   runs | sed 's/^/  /'
 }
@@ -34,7 +35,8 @@ tensor_local_1       --method=tensor_local --seed=1
 local_2              --method=local --seed=2
 tensor_local_2       --method=tensor_local --seed=2
 one_cell             --method=tensor_local --grid=1,1,1 --memory_channels=128
-local_wide           --method=local --mlp_features=560
+local_wide           --method=local --mlp_features=557
+local_longer         --method=local --steps=1700
 local_window_64      --method=local --window=64
 base                 --method=base
 base_sln             --method=base_sln
@@ -48,8 +50,12 @@ tensor_sln           --method=tensor_sln
 EOF
 }
 
-workdir=$ROOT/runs/compare_language own="--method --mode --protocol --seed"
+workdir=$ROOT/runs/compare_language own="--method --mode --preset --protocol --seed"
 read_flags "$@"
+
+for name in ${RUNS:-}; do
+  grep "^$name " >/dev/null < <(runs) || bad_flags "RUNS: no run is named $name (--help shows them)"
+done
 prepare_to_run
 
 folders=
@@ -58,11 +64,10 @@ while read -r name options; do
   echo
   echo "== $name: $options"
   # shellcheck disable=SC2086  # the options are words
-  run train.language --preset=cpu --protocol=stream $options --workdir="$workdir/$name" \
-    ${flags[@]+"${flags[@]}"} </dev/null
+  run train.language --preset=cpu --protocol=stream ${flags[@]+"${flags[@]}"} $options \
+    --workdir="$workdir/$name" </dev/null
   folders=$folders,$workdir/$name
 done < <(runs)
-[ -n "$folders" ] || bad_flags "RUNS=$RUNS: names none of the runs (--help shows them)"
 
 echo
 echo "== comparison"

@@ -196,15 +196,16 @@ def test_comparison_trains_what_it_is_asked_for_and_reports_it(checkout):
   assert calls == [
     MAKE,
     INSTALL,
-    f"{command} --method=local --seed=1 --workdir=all/local_1 --steps=9",
-    f"{command} --method=xl --carry_state --workdir=all/xl --steps=9",
+    f"{command} --steps=9 --method=local --seed=1 --workdir=all/local_1",
+    f"{command} --steps=9 --method=xl --carry_state --workdir=all/xl",
     "-m train.report --workdirs=all/local_1,all/xl --output=all",
   ]
   _, calls = checkout.run("compare_language.sh")
   assert len([call for call in calls if "train.language" in call]) > 12
   process, calls = checkout.run("compare_language.sh", FAIL_ON="method=local", FAIL_STATUS="7")
   assert (process.returncode, len(calls)) == (7, 1)
-  for arguments, environment in (([], {"RUNS": "none"}), (["--seed=3"], {})):
+  refused = (([], {"RUNS": "xl none"}), (["--seed=3"], {}), (["--preset=paper"], {}))
+  for arguments, environment in refused:
     process, calls = checkout.run("compare_language.sh", *arguments, **environment)
     assert (process.returncode, calls) == (2, [])
     assert process.stderr.startswith("error: ")

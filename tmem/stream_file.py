@@ -16,6 +16,7 @@ from safetensors import numpy as safetensors
 
 from tmem.decoder import Stream
 from tmem.interop import flat_params
+from tmem.streaming import Model, thawed
 from tmem.typing import Logits
 
 FORMAT = "tmem-stream-2"
@@ -23,7 +24,7 @@ LOGITS = "logits"
 
 
 def save_stream(
-  path: str | os.PathLike, model: nnx.Module, stream: Stream, logits: Logits | None = None
+  path: str | os.PathLike, model: Model, stream: Stream, logits: Logits | None = None
 ) -> None:
   """Writes a stream, in one rename.
 
@@ -39,7 +40,7 @@ def save_stream(
     ValueError: if the stream is of another model, the logits are not the stream's, or `path` is a
       folder.
   """
-  path = Path(path)
+  path, model = Path(path), thawed(model)
   check_place(path)
   model.check_stream(stream)
   expected = (len(stream.seen), model.config.vocab_size)
@@ -71,7 +72,7 @@ def check_place(path: Path) -> None:
     raise ValueError(f"{path}: is a folder, expected the name of a file")
 
 
-def load_stream(path: str | os.PathLike, model: nnx.Module) -> tuple[Stream, Logits | None]:
+def load_stream(path: str | os.PathLike, model: Model) -> tuple[Stream, Logits | None]:
   """Reads what `save_stream` wrote; going on from it is bit for bit as if it had never stopped.
 
   Args:
@@ -85,7 +86,7 @@ def load_stream(path: str | os.PathLike, model: nnx.Module) -> tuple[Stream, Log
     FileNotFoundError: if there is no file.
     ValueError: if it is no stream, not whole, altered, or another model's.
   """
-  path = Path(path)
+  path, model = Path(path), thawed(model)
   if not path.is_file():
     raise FileNotFoundError(f"{path}: no such file; expected a stream written by save_stream")
   try:

@@ -58,6 +58,11 @@ def frozen(model: Model) -> Frozen:
   return Frozen(graphdef, nnx.to_pure_dict(state))
 
 
+def thawed(model: Model) -> LanguageModel:
+  """The model that `frozen` was given, or one like it."""
+  return model.model() if isinstance(model, Frozen) else model
+
+
 def init(model: Model, batch_size: int) -> Stream:
   """What `batch_size` streams carry before their first token.
 

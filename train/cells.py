@@ -46,7 +46,8 @@ class Settings:
     out_of_reach: whether distractors part the writes of a binding from its queries, so many that
       attention in a window reaches no write when the first query comes.
     lessons: whether training asks more often than the tests do, where an experiment can: one
-      answer per sample teaches little.
+      answer per sample teaches little. Lessons on the hidden ball also hide it for any number of
+      frames up to the difficulty.
     noise: noise of the queries in each test of a binding; training has the first.
     distances: tokens between the first write and the first query in `long_recall`.
     segment: tokens of a segment of `long_recall`.
@@ -170,12 +171,13 @@ class Cell:
       "eval_samples": self.eval_samples,
       "axes_weight": self.axes_weight,
       "segment": self.segment,
-      "init_from": self.init_from,
+      **({} if self.init_from is None else {"init_from": self.init_from}),
     }
 
 
 def _task_dict(task: SyntheticTask) -> dict[str, Any]:
-  return {"name": task.name, **dataclasses.asdict(task)}
+  fields = dataclasses.asdict(task)
+  return {"name": task.name, **{name: value for name, value in fields.items() if value is not None}}
 
 
 def make_cells(

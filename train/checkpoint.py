@@ -7,7 +7,6 @@ killed save leaves behind never looks like a checkpoint. The newest checkpoints 
 best one of each of them.
 """
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -16,10 +15,12 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from train import outputs
 from train.errors import RunError
 from train.state import TrainState
 
-_NAME = re.compile(r"(\d{8,})(?:\.(\d+))?")
+_NAME = outputs.CHECKPOINT_NAME
+_START_AGAIN = "; remove that folder to start again, or choose another --workdir"
 _UNFINISHED = "unfinished."
 
 
@@ -62,7 +63,7 @@ class Checkpoints:
     )
     if jax.process_index() == 0:
       unfinished.rename(final)
-      self._remove_unneeded()
+      self._remove_unneeded(final)
     return final
 
   def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
@@ -78,7 +79,7 @@ class Checkpoints:
     Raises:
       RunError: if the checkpoint is of another model, or if none can be read.
     """
-    found = self._restore_newest(self._paths(), _items(abstract))
+    found = self._restore_newest(self._paths(), _items(abstract), _START_AGAIN)
     if found is None:
       return None
     arrays, progress, step = found
@@ -108,8 +109,9 @@ class Checkpoints:
     """
     paths = self._paths()
     if chosen is None:
-      best = {self._best_step(path) for path in paths[:1]}
-      preferred = [path for path in paths if _step(path) in best] + paths
+      known = (step for path in paths if (step := self._best_step(path)) is not None)
+      best = next(known, None)
+      preferred = [path for path in paths if _step(path) == best] + paths
     else:
       preferred = [path for path in paths if path.name == chosen.name]
     found = self._restore_newest(preferred, {"params": _flat(abstract_params)})
@@ -119,7 +121,7 @@ class Checkpoints:
     tree = jax.tree.structure(abstract_params)
     return jax.tree.unflatten(tree, arrays["params"].values()), step
 
-  def _restore_newest(self, paths: list[Path], items: dict[str, dict[str, Any]]):
+  def _restore_newest(self, paths: list[Path], items: dict[str, Any], remedy: str = ""):
     failure = None
     for path in paths:
       try:
@@ -152,8 +154,7 @@ class Checkpoints:
     if failure:
       reason = str(failure[1]).strip().splitlines() or [type(failure[1]).__name__]
       raise RunError(
-        f"{self.directory}: no checkpoint can be read ({failure[0].name}: {reason[0][:150]});"
-        " remove that folder to start again, or choose another --workdir"
+        f"{self.directory}: no checkpoint can be read ({failure[0].name}: {reason[0][:150]}){remedy}"
       )
     return None
 
@@ -180,13 +181,20 @@ class Checkpoints:
     suffix = f".{max(taken) + 1}" if taken else ""
     return self.directory / f"{step:08d}{suffix}"
 
-  def _remove_unneeded(self) -> None:
-    paths = self._paths()
+  def _remove_unneeded(self, saved: Path) -> None:
+    # What is newer than the one just saved could not be read, and the run went back behind it: such
+    # a checkpoint is left alone, and must not count as one of those to keep.
+    paths = [path for path in self._paths() if _order(path) <= _order(saved)]
     newest = paths[: self.keep]
     best = {self._best_step(path) for path in newest}
+    needed = {
+      path
+      for path in paths
+      if path in newest
+      or (_step(path) in best and path == next(p for p in paths if _step(p) == _step(path)))
+    }
     for path in paths:
-      is_latest_of_step = path == next(p for p in paths if _step(p) == _step(path))
-      if path not in newest and not (_step(path) in best and is_latest_of_step):
+      if path not in needed:
         # Renamed first: a removal that is cut short must not leave half a checkpoint.
         _remove(path.rename(self.directory / f"{_UNFINISHED}{path.name}"))
     for path in self.directory.glob(f"{_UNFINISHED}*"):

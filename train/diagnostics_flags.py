@@ -37,7 +37,9 @@ SUITE = {
 }
 DIFFICULTY = {
   "curriculum": Flag(
-    Stages(), None, "Stages of training: writes (or observations, hidden frames, …) and steps."
+    Stages(),
+    None,
+    "Stages of training: writes (or observations, frames that may be hidden, …) and steps.",
   ),
   "tested": Flag(Several(Integer(0)), None, "Writes (or …) that a trained model is tested with."),
   "out_of_reach": Flag(

@@ -143,6 +143,8 @@ def _resolve(command: Command, given: dict[str, Any]) -> dict[str, Any]:
     return defaults | given
   workdir, mode = Path(given["workdir"]), given.get("mode", "train")
   saved = _saved_flags(command, workdir)
+  if saved is not None:  # flags that are newer than the run had their defaults
+    saved = command.values(saved.get("preset")) | saved
   if saved is None and mode != "train":
     flag = "checkpoint" if "checkpoint" in given else "workdir"
     raise RunError(f"--{flag}={given[flag]}: no run there to {mode} from; train one first")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from train import outputs
+from train.flag_table import MAY_CHANGE
 from train.tables import mean_and_range, text_table
 
 # Heading, key in result.json, digits.
@@ -22,7 +23,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def by_seed(workdirs: Sequence[Path], results: Results) -> dict[str, list[Mapping[str, Any]]]:
-  """Groups runs by all that they were asked for but their seed.
+  """Groups runs by all that they were asked for and that decides what is computed, but their seed.
 
   Args:
     workdirs: folders of the runs.
@@ -34,9 +35,13 @@ def by_seed(workdirs: Sequence[Path], results: Results) -> dict[str, list[Mappin
   names: dict[str, str] = {}
   groups: dict[str, list[Mapping[str, Any]]] = {}
   for workdir, (name, found) in zip(workdirs, results.items(), strict=True):
-    record = outputs.read_json(workdir / outputs.CONFIG) or {"flags": {"workdir": str(workdir)}}
-    asked = {flag: value for flag, value in record.get("flags", {}).items() if flag != "seed"}
-    first = names.setdefault(json.dumps(asked, sort_keys=True), name)
+    flags = (outputs.read_json(workdir / outputs.CONFIG) or {}).get("flags", {})
+    asked = {
+      flag: value
+      for flag, value in flags.items()
+      if flag != "seed" and flag not in MAY_CHANGE and value is not None
+    }
+    first = names.setdefault(json.dumps(asked or str(workdir), sort_keys=True), name)
     groups.setdefault(first, []).append(found)
   return groups
 

@@ -15,7 +15,7 @@ from train.errors import RunError
 from train.state import make_setup
 
 
-def restore_best(
+def restore_trained(
   build: Callable[[nnx.Rngs], nnx.Module], run: RunConfig, mesh: Mesh
 ) -> tuple[nnx.GraphDef, Any, int]:
   """Restores the parameters that `run.checkpoint` names, else the best of the run.

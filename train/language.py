@@ -43,6 +43,7 @@ def train(config: LanguageRun) -> None:
   outputs.make_workdir(workdir)
   corpus = language_task.load_corpus(config.data)
   fingerprint = language_task.check_same_text(config, corpus)
+  language_task.check_same_tokens(config.run.init_from, corpus)
   outputs.write_json(workdir / outputs.TOKENIZER, corpus.tokenizer.to_dict())
   task = language_task.make_task(config, corpus)
   record = {
@@ -58,12 +59,16 @@ def train(config: LanguageRun) -> None:
 
 
 def evaluate(config: LanguageRun) -> None:
-  """Evaluates the best checkpoint on whole splits, prints that and writes `eval_PROTOCOL.json`."""
+  """Evaluates on whole splits, prints that and writes it to the workdir.
+
+  The best checkpoint's figures go to `eval_PROTOCOL.json`; those of one that was named have its step
+  behind the protocol.
+  """
   corpus = language_task.load_corpus(config.data)
   language_task.check_same_text(config, corpus)
   task = language_task.make_task(config, corpus)
   mesh = make_mesh(config.run.mesh, config.run.batch_size)
-  graphdef, params, step = inference.restore_best(task.build, config.run, mesh)
+  graphdef, params, step = inference.restore_trained(task.build, config.run, mesh)
   run_split = make_evaluate(graphdef, task.eval_loss_fn, mesh)
   measured: dict[str, Any] = {"step": step, "protocol": task.protocol}
   print(f"protocol: {task.protocol}")
@@ -71,7 +76,9 @@ def evaluate(config: LanguageRun) -> None:
     metrics = task.metrics(run_split(params, task.eval_batches(split, 0)), split)
     measured |= {f"{split}_{name}": value for name, value in metrics.items()}
     print("\n".join(f"{split} {line}" for line in result.lines(metrics)))
-  outputs.write_json(config.run.workdir / f"eval_{task.protocol}.json", measured)
+  is_named = config.run.checkpoint not in (None, config.run.workdir)
+  name = f"eval_{task.protocol}_{step:08d}.json" if is_named else f"eval_{task.protocol}.json"
+  outputs.write_json(config.run.workdir / name, measured)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ TABLE: dict[str, tuple[Any, ...]] = {
   "grid": ((3, 3, 3), (3, 3, 3), (2, 2, 2), (8, 8, 8), (4, 4, 4)),
   "chunk_size": (1, 1, 2, 16, 2),
   "forget_bias": (3.0, 3.0, 3.0, 0.0, 3.0),
-  "memory_every_n_layers": (2, 2, 1, 1, 4),
+  "memory_every_n_layers": (2, 3, 1, 1, 4),
   # Optimisation.
   "batch_size": (8, 8, 4, 32, 32),
   "learning_rate": (2e-3, 2e-3, 1e-3, 3e-4, 6e-4),
@@ -196,6 +196,6 @@ COMMAND = Command(
   presets=columns(PRESETS, TABLE),
   may_change=(*flag_table.MAY_CHANGE, "data_path", *SAMPLE),
   # What a trained model does not depend on.
-  use_may_change={"eval": ("batch_size", "seed", "protocol"), "generate": ("seed",)},
+  use_may_change={"eval": ("batch_size", "accumulate", "seed", "protocol"), "generate": ("seed",)},
   renamed=flag_table.RENAMED,
 )

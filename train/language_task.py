@@ -75,6 +75,19 @@ def check_same_text(config: LanguageRun, corpus: text.Corpus) -> dict[str, Any]:
   return found
 
 
+def check_same_tokens(init_from: Path | None, corpus: text.Corpus) -> None:
+  """Raises FlagError if the run to start from knows its tokens by other ids."""
+  if init_from is None:
+    return
+  path = outputs.run_of(init_from) / outputs.TOKENIZER
+  known = outputs.read_json(path)
+  if known is not None and known != json.loads(json.dumps(corpus.tokenizer.to_dict())):
+    raise FlagError(
+      f"--init_from={init_from}: was trained with other tokens ({path}) than those of"
+      f" --dataset={corpus.name}; its embeddings mean something else here"
+    )
+
+
 def model_config(config: LanguageRun, corpus: text.Corpus) -> LanguageConfig:
   """The model's configuration with the vocabulary of the text."""
   return dataclasses.replace(config.model, vocab_size=corpus.vocab_size)
@@ -138,7 +151,7 @@ def encode_prompt(tokenizer: text.Tokenizer, prompt: str) -> np.ndarray:
 
 
 def read_trained(config: LanguageRun) -> tuple[LanguageModel, text.Tokenizer, np.ndarray]:
-  """The best model of a run, for streams, and as `read_run` its tokenizer and tokens.
+  """The trained model of a run, for streams, and as `read_run` its tokenizer and tokens.
 
   Raises:
     RunError: as `read_run`, and if there is no checkpoint or the model is not causal.
@@ -149,7 +162,7 @@ def read_trained(config: LanguageRun) -> tuple[LanguageModel, text.Tokenizer, np
       f"--mode={config.mode}: the model in {config.run.workdir} reads what later tokens write"
       f" (state_scope={model.state_scope}), and a stream has no end"
     )
-  graphdef, params, _ = inference.restore_best(
+  graphdef, params, _ = inference.restore_trained(
     lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
   )
   return nnx.merge(graphdef, params), tokenizer, prompt

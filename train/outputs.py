@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,13 +17,15 @@ METRICS = "metrics.jsonl"
 TOKENIZER = "tokenizer.json"
 MODEL = "model"
 CHECKPOINTS = "checkpoints"
+CHECKPOINT_NAME = re.compile(r"(\d{8,})(?:\.(\d+))?")  # its step, and which of that step
 PLOTS = "plots"
 TENSORBOARD = "tensorboard"
 
 
 def run_of(path: Path) -> Path:
   """The folder of a run, from itself or from that of one of its checkpoints."""
-  return path.parent.parent if path.parent.name == CHECKPOINTS else path
+  is_checkpoint = path.parent.name == CHECKPOINTS and CHECKPOINT_NAME.fullmatch(path.name)
+  return path.parent.parent if is_checkpoint else path
 
 
 def write_text(path: Path, text: str) -> None:

@@ -45,7 +45,7 @@ SPEEDS = (
 def build(values: dict[str, Any]) -> tuple[list[Path], Path | None, bool]:
   """(Folders of the runs, folder to write to or None, whether to time them) from the flags."""
   output = values["output"]
-  workdirs = [Path(workdir) for workdir in values["workdirs"]]
+  workdirs = list(dict.fromkeys(Path(workdir) for workdir in values["workdirs"]))
   return workdirs, Path(output) if output else None, values["speed"]
 
 
@@ -163,6 +163,8 @@ def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     rows.append([name, *("-" if value is None else form.format(value) for value, form in cells)])
   lines = [text_table(rows, left=3)]
   for name, found in results.items():
+    if found.get("init_from"):
+      lines.append(f"{name} started from the parameters of {found['init_from']}")
     gates = found.get("fusion_gates") or {}
     if gates:
       opened = ", ".join(f"{block} {value:.3f}" for block, value in gates.items())
@@ -205,8 +207,8 @@ def _warnings(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return ["warning: standard and reference vocabularies: another scale, compare no losses"]
   if len({found["eval_streams"] for found in results.values() if found.get("eval_streams")}) > 1:
     return [
-      "warning: different numbers of streams (--batch_size): each begins with nothing; measure all"
-      " with --mode=eval and one --batch_size"
+      "warning: different numbers of streams (--batch_size): each begins with nothing; compare what"
+      " --mode=eval with one --batch_size writes to eval_stream.json"
     ]
   if len(values["protocol"]) > 1:
     return [

@@ -92,6 +92,7 @@ def make(
     "wall_seconds": wall_seconds,
     "versions": versions(),
     "protocol": task.protocol,
+    **({} if run.init_from is None else {"init_from": str(run.init_from)}),
     **facts,
     **metrics,
   }

@@ -20,7 +20,7 @@ BLOCK = 256  # tokens worked on at once
 
 
 def score(config: LanguageRun) -> None:
-  """Prints the loss of a run's best checkpoint on a text file, read as one stream.
+  """Prints the loss of a trained model on a text file, read as one stream.
 
   The memory that takes does not depend on the length of the file. All tokens but the first count.
 

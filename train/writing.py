@@ -11,7 +11,7 @@ from train.typewriter import Typewriter
 
 
 def write(config: LanguageRun) -> None:
-  """Prints the prompt and, as it comes, what the best checkpoint makes of it.
+  """Prints the prompt and, as it comes, what the trained model makes of it.
 
   Args:
     config: the run, and in its `sample` what to write.

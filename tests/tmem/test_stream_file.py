@@ -57,6 +57,15 @@ def test_a_stream_goes_on_bit_for_bit_in_another_process(model, saved, tmp_path)
   np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), expected)
 
 
+def test_a_frozen_model_saves_and_loads_as_well(model, saved, tmp_path):
+  path, stream = saved
+  frozen = streaming.frozen(model)
+  save_stream(tmp_path / "other", frozen, stream)
+  assert (tmp_path / "other").read_bytes() == path.read_bytes()
+  again, _ = load_stream(path, frozen)
+  jax.tree.map(np.testing.assert_array_equal, again, stream)
+
+
 def test_what_is_read_is_what_was_written(model, saved):
   path, stream = saved
   back, logits = load_stream(path, model)

@@ -118,6 +118,20 @@ def test_a_half_written_checkpoint_is_never_taken(tmp_path, how):
   assert int(checkpoints.restore(setup_of().abstract)[0].step) == 10
 
 
+@pytest.mark.parametrize("how", ["an empty folder", "no arrays", "cut-off files"])
+def test_what_is_saved_behind_a_broken_checkpoint_stays(tmp_path, how):
+  checkpoints = Checkpoints(tmp_path, keep=1)
+  save(checkpoints, 2, 2)
+  make_half_written(tmp_path, how)
+  save(checkpoints, 3, 2)
+  save(checkpoints, 4, 2)
+  assert names(tmp_path) == ["00000002", "00000004", "00000009"]
+  assert int(checkpoints.restore(setup_of().abstract)[0].step) == 4
+  params, step = checkpoints.restore_params(setup_of().abstract.params)
+  assert step == 2
+  chex.assert_trees_all_equal(params, state_at(2).params)
+
+
 def test_when_none_can_be_read_that_is_an_error_and_not_a_new_start(tmp_path):
   save(Checkpoints(tmp_path), 1)
   (tmp_path / "00000001" / "progress" / "metadata").write_text("{")

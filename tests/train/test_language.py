@@ -173,16 +173,20 @@ def test_without_a_checkpoint_that_is_said(finished, bare, tmp_path, mode):
 def test_a_checkpoint_is_used_by_its_name(run, bare, tmp_path, capsys):
   workdir = run(tmp_path / "run", keep=3)
 
-  def evaluated(**which):
+  def evaluated(name="eval_windows.json", **which):
     capsys.readouterr()
     bare(mode="eval", **which)
-    return capsys.readouterr().out, json.loads((workdir / "eval_windows.json").read_text())
+    return capsys.readouterr().out, json.loads((workdir / name).read_text())
 
   best, measured = evaluated(workdir=workdir)
   assert evaluated(checkpoint=workdir) == (best, measured)
   steps = [folder.name for folder in sorted((workdir / "checkpoints").iterdir())]
   assert len(steps) == 2
-  found = [evaluated(checkpoint=workdir / "checkpoints" / step)[1] for step in steps]
+  found = [
+    evaluated(f"eval_windows_{step}.json", checkpoint=workdir / "checkpoints" / step)[1]
+    for step in steps
+  ]
+  assert json.loads((workdir / "eval_windows.json").read_text()) == measured
   assert [one["step"] for one in found] == [int(step) for step in steps]
   assert found[0]["valid_loss"] != found[1]["valid_loss"]
   assert measured in found

@@ -55,7 +55,10 @@ def test_runs_that_differ_by_their_seed_alone_are_taken_together(tmp_path, capsy
     workdirs.append(make_run(tmp_path / name, loss, "local", {}))
     flags = {"seed": seed, "steps": steps, "grid": [2, 2]}
     (workdirs[-1] / "config.json").write_text(json.dumps({"flags": flags}))
+  flags = {"seed": 1, "steps": 20, "grid": [2, 2], "keep": 3, "init_from": None}
+  (workdirs[1] / "config.json").write_text(json.dumps({"flags": flags}))  # decides the same
   workdirs.append(make_run(tmp_path / "d", 1.0, "local", {}))  # what it was asked for is not known
+  workdirs.append(workdirs[0])  # named twice
   report.main(["report", f"--workdirs={','.join(map(str, workdirs))}"])
   heading, *rows = capsys.readouterr().out.split("\n\n")[1].splitlines()
   assert heading.split()[:4] == ["run", "seeds", "valid", "nats"]

@@ -51,6 +51,7 @@ def test_a_run_starts_from_the_parameters_of_another(run, records, saved, finish
   run(halves, init_from=source)
   assert_same_run(records, saved, whole, halves, 8)
   assert records(whole)[0]["loss"] != records(finished)[0]["loss"]
+  assert json.loads((whole / "result.json").read_text())["init_from"] == str(source)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,22 @@ def test_a_run_starts_from_the_parameters_of_another(run, records, saved, finish
 def test_what_a_run_cannot_start_from_is_named(run, finished, tmp_path, changes, message):
   with pytest.raises(RunError, match=message):
     run(tmp_path / "run", **{"init_from": finished, **changes})
+
+
+def test_a_run_does_not_start_from_one_with_other_tokens(run, finished, tmp_path):
+  with pytest.raises(FlagError, match=r"^--init_from=.*was trained with other tokens"):
+    run(tmp_path / "run", init_from=finished, tokenizer="char")
+
+
+def test_a_flag_that_is_newer_than_the_run_had_its_default(run, bare, finished, tmp_path):
+  workdir = run(tmp_path / "run", stop_at=2)
+  config = json.loads((workdir / "config.json").read_text())
+  del config["flags"]["init_from"]
+  (workdir / "config.json").write_text(json.dumps(config))
+  with pytest.raises(FlagError, match=r"^--init_from: the run in .* was started with None"):
+    bare(workdir=workdir, init_from=finished)
+  bare(workdir=workdir)
+  assert (workdir / "result.json").exists()
 
 
 def test_log_lines_may_be_longer_than_the_pieces_of_a_run(run, records, saved, tmp_path):
