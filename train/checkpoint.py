@@ -154,7 +154,8 @@ class Checkpoints:
     if failure:
       reason = str(failure[1]).strip().splitlines() or [type(failure[1]).__name__]
       raise RunError(
-        f"{self.directory}: no checkpoint can be read ({failure[0].name}: {reason[0][:150]}){remedy}"
+        f"{self.directory}: no checkpoint can be read ({failure[0].name}: {reason[0][:150]})"
+        + remedy
       )
     return None
 

@@ -61,8 +61,8 @@ def train(config: LanguageRun) -> None:
 def evaluate(config: LanguageRun) -> None:
   """Evaluates on whole splits, prints that and writes it to the workdir.
 
-  The best checkpoint's figures go to `eval_PROTOCOL.json`; those of one that was named have its step
-  behind the protocol.
+  The best checkpoint's figures go to `eval_PROTOCOL.json`; those of one that was named have its
+  step behind the protocol.
   """
   corpus = language_task.load_corpus(config.data)
   language_task.check_same_text(config, corpus)
