@@ -201,3 +201,30 @@ def _smoke() -> dict[str, Settings]:
 
 
 SETTINGS: dict[str, dict[str, Settings]] = {"cpu": _cpu(), "paper": _paper(), "smoke": _smoke()}
+
+# Longer runs that the report of the cpu preset names: what they are, and their flags.
+LONGER = {
+  "coordinate_binding": (
+    "The published shape with the settings recommended here, ten minutes a seed on one core:",
+    {
+      "preset": "paper",
+      "methods": ("base", "tensor"),
+      "attention_window": (4,),
+      "out_of_reach": True,
+      "dynamics": "selective",
+      "memory_every_n_layers": 2,
+      "forget_bias": 8,
+      "learning_rate": 1.5e-3,
+      "sigma_scale": 0.3,
+      "coordinate_lr_factor": 0.1,
+      "axes_weight": 0.1,
+      "curriculum": ((5, 500), (10, 1500)),
+      "tested": (5, 10, 20),
+      "noise": (0.05,),
+    },
+  ),
+  "occlusion": (
+    "Three times as many steps, of which every seed learns to follow the hidden ball:",
+    {"methods": ("slots", "tensor"), "attention_window": (4,), "curriculum": ((6, 1200),)},
+  ),
+}

@@ -14,6 +14,7 @@ from train import flags, outputs
 from train.cells import VALID
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_plots import plot_accuracy, plot_gates, plot_places
+from train.diagnostics_presets import LONGER
 from train.report import write_report
 from train.sweep import Outcome
 from train.tables import markdown_table, mean_and_range
@@ -76,7 +77,7 @@ def write(workdir: Path, record: Mapping[str, Any], outcomes: Sequence[Outcome])
 def _commands(experiment: str, workdir: Path, given: Mapping[str, Any]) -> list[str]:
   """How to run the experiment alone, and how at the published sizes."""
 
-  def command(name: str, **changes: str) -> str:
+  def command(name: str, **changes: Any) -> str:
     line = flags.command_line(
       COMMAND, Path(f"{workdir}-{name}"), {**given, "task": experiment, **changes}
     )
@@ -86,6 +87,9 @@ def _commands(experiment: str, workdir: Path, given: Mapping[str, Any]) -> list[
   if given.get("preset") != PAPER:
     published = command(f"{experiment}-{PAPER}", preset=PAPER)
     lines += ["At the sizes and settings of the paper, which takes a GPU or days:", published]
+  if given.get("preset") == "cpu" and experiment in LONGER:
+    what, changes = LONGER[experiment]
+    lines += [what, command(f"{experiment}-longer", **changes)]
   return lines
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tmem.places import axes_penalty, memory_places
 from train import cell_task, diagnostics, diagnostics_report, flags, sweep
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_plots import plot_places
-from train.diagnostics_presets import SETTINGS
+from train.diagnostics_presets import LONGER, SETTINGS
 from train.diagnostics_report import CURVES
 from train.errors import Interrupted, RunError
 from train.experiments import EXPERIMENTS
@@ -62,6 +63,18 @@ def test_the_report_has_every_cell_and_its_pictures(finished):
   assert "| tensor |" in text
   assert "--task=no_harm" in text
   assert (finished / "plots" / "no_harm_gates.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("experiment", LONGER)
+def test_the_report_names_longer_runs_that_can_be_typed(experiment):
+  given = {"preset": "cpu", "task": "all", "seeds": 3}
+  *_, what, command = diagnostics_report._commands(experiment, Path("runs/suite"), given)
+  assert what == LONGER[experiment][0]
+  words = shlex.split(command.strip("`\n"))
+  config = flags.parse(COMMAND, words[2:])
+  assert {cell.experiment for cell in config.cells} == {experiment}
+  steps = sum(steps for _, steps in LONGER[experiment][1]["curriculum"])
+  assert {cell.optim.steps for cell in config.cells} == {steps}
 
 
 def test_a_cell_is_a_run_that_can_be_audited(finished):
