@@ -16,6 +16,7 @@ from absl import flags
 from train import outputs
 from train.command import Command, Flag
 from train.errors import FlagError, RunError
+from train.flag_table import OF_THE_PROCESS
 
 # A name of two words, perhaps with the value that switches it on.
 _FIELD = re.compile(r"(?<!-)\b(?P<field>[a-z0-9]+_\w+)\b(=True)?")
@@ -144,7 +145,8 @@ def _resolve(command: Command, given: dict[str, Any]) -> dict[str, Any]:
   workdir, mode = Path(given["workdir"]), given.get("mode", "train")
   saved = _saved_flags(command, workdir)
   if saved is not None:  # flags that are newer than the run had their defaults
-    saved = command.values(saved.get("preset")) | saved
+    newer = command.values(saved.get("preset"))
+    saved = {name: newer[name] for name in newer if name not in OF_THE_PROCESS} | saved
   if saved is None and mode != "train":
     flag = "checkpoint" if "checkpoint" in given else "workdir"
     raise RunError(f"--{flag}={given[flag]}: no run there to {mode} from; train one first")

@@ -61,9 +61,8 @@ def test_a_frozen_model_saves_and_loads_as_well(model, saved, tmp_path):
   path, stream = saved
   frozen = streaming.frozen(model)
   save_stream(tmp_path / "other", frozen, stream)
-  assert (tmp_path / "other").read_bytes() == path.read_bytes()
-  again, _ = load_stream(path, frozen)
-  jax.tree.map(np.testing.assert_array_equal, again, stream)
+  for again, _ in (load_stream(path, frozen), load_stream(tmp_path / "other", model)):
+    jax.tree.map(np.testing.assert_array_equal, again, stream)
 
 
 def test_what_is_read_is_what_was_written(model, saved):
