@@ -114,6 +114,11 @@ def build(values: dict[str, Any]) -> DiagnosticsRun:
       if str(error).startswith(COUNTED):  # a difficulty has the name of what the task counts
         raise FlagError(f"--curriculum, --tested: {error} (task {name})") from error
       raise ValueError(f"{error} (task {name})") from error
+  if not cells:
+    raise FlagError(f"--methods: none of them is trained in {', '.join(names)}; add tensor")
+  source = values["init_from"]
+  if source is not None and not (Path(source) / "cells").is_dir():
+    raise FlagError(f"--init_from={source}: no suite there, expected the --workdir of another one")
   return DiagnosticsRun(
     workdir=Path(values["workdir"]),
     preset=values["preset"],
@@ -176,7 +181,7 @@ COMMAND = Command(
     **flag_table.SWITCHES,
   },
   defaults={name: None for group in (MODEL, MEMORY, OPTIM) for name in group},
-  # Which cells there are; what a cell is made of must stay.
-  may_change=(*flag_table.OF_THE_PROCESS, "methods", "attention_window", "seeds"),
+  # Which cells there are; what a cell is made of must stay. (Distractors follow from the windows.)
+  may_change=(*flag_table.OF_THE_PROCESS, "methods", "seeds"),
   renamed={**flag_table.RENAMED, "stages": "curriculum"},
 )

@@ -83,13 +83,16 @@ def _commands(experiment: str, workdir: Path, given: Mapping[str, Any]) -> list[
     )
     return f"```\n{line}\n```"
 
+  # Sizes that were asked for here are not those of the paper, nor of what is longer.
+  sizes = {name: None for name in given if name not in ("methods", "attention_window", "seeds")}
   lines = [command(experiment)]
   if given.get("preset") != PAPER:
-    published = command(f"{experiment}-{PAPER}", preset=PAPER)
+    published = command(f"{experiment}-{PAPER}", **{**sizes, "task": experiment, "preset": PAPER})
     lines += ["At the sizes and settings of the paper, which takes a GPU or days:", published]
   if given.get("preset") == "cpu" and experiment in LONGER:
     what, changes = LONGER[experiment]
-    lines += [what, command(f"{experiment}-longer", **changes)]
+    longer = {**sizes, "task": experiment, "preset": "cpu", **changes}
+    lines += [what, command(f"{experiment}-longer", **longer)]
   return lines
 
 
@@ -110,8 +113,10 @@ def _sizes(outcomes: Sequence[Outcome]) -> str:
   lines.append(
     f"Memory in every {outcomes[0].cell.model.memory_every_n_layers}. block: {memory.dynamics}"
     f" dynamics, grid {memory.grid} of {memory.channels} channels, chunks of {memory.chunk_size},"
-    f" forget bias {memory.forget_bias:g}, sigma scale {memory.sigma_scale:g}, where the variant"
-    f" does not say otherwise; {slots.count} slots. Coordinate heads learn at"
+    f" forget bias {memory.forget_bias:g}, sigma scale {memory.sigma_scale:g}, least sigma"
+    f" {memory.sigma_min or 0:g}, read query {memory.read_query}, where the variant does not say"
+    f" otherwise; {slots.count} slots. {outcomes[0].cell.optim.warmup_steps} steps of warm-up."
+    f" Coordinate heads learn at"
     f" {outcomes[0].cell.optim.coordinate_lr_factor:g} of the rate, with a penalty on axes of"
     f" weight {outcomes[0].cell.axes_weight:g}."
   )

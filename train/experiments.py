@@ -145,7 +145,9 @@ def long_recall(settings: Settings) -> Iterator[Cell]:
   settings = dataclasses.replace(
     settings,
     attention_window=tuple(
-      settings.segment if window == "full" else window for window in settings.attention_window
+      dict.fromkeys(
+        settings.segment if window == "full" else window for window in settings.attention_window
+      )
     ),
   )
   for variant, own in _by_grid(dataclasses.replace(settings, grids=settings.grids[:1])):

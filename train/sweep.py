@@ -1,5 +1,6 @@
 """Runs the cells of a suite, each where it stopped the last time."""
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -19,6 +20,7 @@ from train.workers import claimed
 
 EVALUATIONS = 10  # of a cell while it is trained
 ERROR, ERROR_LENGTH = "error.json", 300
+NEEDED = ("ceilings", "causal", "state_bytes", "fusion_gates")  # of a result, for the report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +60,7 @@ def run_cells(cells: Sequence[Cell], workdir: Path, preset: str, *, debug: bool 
     jax.config.update("jax_compilation_cache_dir", str(workdir.absolute() / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
   for number, cell in enumerate(cells, start=1):
-    folder = workdir / cell.folder
-    with claimed(folder) as is_ours:
-      if is_ours and not _is_finished(cell, folder):
-        print(f"[{number}/{len(cells)}] {cell.experiment} {cell.name}", flush=True)
-        _try(cell, folder, workdir, preset, debug)
+    _try(cell, f"[{number}/{len(cells)}]", workdir, preset, debug)
 
 
 def collect(cells: Sequence[Cell], workdir: Path) -> list[Outcome]:
@@ -79,22 +77,33 @@ def collect(cells: Sequence[Cell], workdir: Path) -> list[Outcome]:
   for cell in cells:
     folder = workdir / cell.folder
     if _is_finished(cell, folder):
-      outcomes.append(Outcome(cell, folder, result.read(folder)))
+      outcomes.append(Outcome(cell, folder, _result(folder)))
     else:
       outcomes.append(Outcome(cell, folder, None, _why_not(folder)))
   return outcomes
 
 
+def _result(folder: Path) -> dict[str, Any] | None:
+  """The result of a cell, None if there is none; raises RunError if it is broken."""
+  found = result.read(folder)
+  for name in NEEDED if found is not None else ():
+    if name not in found:
+      raise result.broken(folder, f"has no {name!r}")
+  return found
+
+
 def _is_finished(cell: Cell, folder: Path) -> bool:
   """Whether the folder has a result that needs no second look."""
   try:
-    return result.read(folder) is not None and _is_of(cell, folder)
-  except RunError:
+    return _result(folder) is not None and _is_of(cell, folder)
+  except (RunError, OSError):
     return False
 
 
 def _why_not(folder: Path) -> str:
   """Why a cell has no result."""
+  if folder.exists() and not folder.is_dir():
+    return f"{folder}: is a file, expected a folder"
   try:
     noted = outputs.read_json(folder / ERROR) or {}
   except RunError as error:
@@ -108,12 +117,16 @@ def _is_of(cell: Cell, folder: Path) -> bool:
   return record is None or record.get("cell") == json.loads(json.dumps(cell.to_dict()))
 
 
-def _try(cell: Cell, folder: Path, workdir: Path, preset: str, debug: bool) -> None:
-  """Runs a cell; a failure is printed and noted in its folder."""
-  (folder / ERROR).unlink(missing_ok=True)
-  began = time.monotonic()
+def _try(cell: Cell, number: str, workdir: Path, preset: str, debug: bool) -> None:
+  """Runs a cell if it is to be run; a failure is printed and noted in its folder."""
+  folder, began = workdir / cell.folder, time.monotonic()
   try:
-    _run(cell, folder, preset)
+    with claimed(folder) as is_ours:
+      if not is_ours or _is_finished(cell, folder):
+        return
+      print(f"{number} {cell.experiment} {cell.name}", flush=True)
+      (folder / ERROR).unlink(missing_ok=True)
+      _run(cell, folder, preset)
   except Interrupted as stopped:
     message = f"stopped; the same command with --workdir={workdir} goes on from here"
     raise Interrupted(message, stopped.exit_status - 128) from stopped
@@ -121,7 +134,8 @@ def _try(cell: Cell, folder: Path, workdir: Path, preset: str, debug: bool) -> N
     if debug:
       traceback.print_exc()
     message = f"{type(error).__name__}: {' '.join(str(error).split())}"[:ERROR_LENGTH]
-    outputs.write_json(folder / ERROR, {"error": message})
+    with contextlib.suppress(OSError):  # it may be the folder that is wrong
+      outputs.write_json(folder / ERROR, {"error": message})
     print(f"  FAILED: {message}", flush=True)
   else:
     print(f"  {time.monotonic() - began:.0f} s", flush=True)
@@ -130,7 +144,7 @@ def _try(cell: Cell, folder: Path, workdir: Path, preset: str, debug: bool) -> N
 def _run(cell: Cell, folder: Path, preset: str) -> None:
   if not _is_of(cell, folder):
     raise RunError(f"{folder}: made with other settings; delete it or use another --workdir")
-  result.read(folder)  # a broken one is not to be written over
+  _result(folder)  # a broken one is not to be written over
   every = max(1, cell.optim.steps // EVALUATIONS)
   run = RunConfig(
     workdir=folder,

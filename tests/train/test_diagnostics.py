@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 import shutil
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from tmem.places import axes_penalty, memory_places
 from train import cell_task, diagnostics, diagnostics_report, flags, sweep
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_plots import plot_places
-from train.diagnostics_presets import LONGER, SETTINGS
+from train.diagnostics_presets import SETTINGS
 from train.diagnostics_report import CURVES
-from train.errors import Interrupted, RunError
+from train.errors import FlagError, Interrupted, RunError
 from train.experiments import EXPERIMENTS
 from train.losses import classification_loss, classification_sums
 from train.workers import claimed
@@ -65,16 +64,37 @@ def test_the_report_has_every_cell_and_its_pictures(finished):
   assert (finished / "plots" / "no_harm_gates.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("experiment", LONGER)
-def test_the_report_names_longer_runs_that_can_be_typed(experiment):
-  given = {"preset": "cpu", "task": "all", "seeds": 3}
-  *_, what, command = diagnostics_report._commands(experiment, Path("runs/suite"), given)
-  assert what == LONGER[experiment][0]
-  words = shlex.split(command.strip("`\n"))
-  config = flags.parse(COMMAND, words[2:])
-  assert {cell.experiment for cell in config.cells} == {experiment}
-  steps = sum(steps for _, steps in LONGER[experiment][1]["curriculum"])
-  assert {cell.optim.steps for cell in config.cells} == {steps}
+@pytest.mark.parametrize("how", ["a file", "no ceilings", "a folder for its config"])
+def test_a_broken_cell_does_not_stop_the_others(finished, tmp_path, how):
+  shutil.copytree(finished, tmp_path / "run")
+  cell = tmp_path / "run" / "cells" / "no_harm" / "base-window_2-seed_0"
+  if how == "a file":
+    shutil.rmtree(cell)
+    cell.write_text("")
+  elif how == "no ceilings":
+    result = {k: v for k, v in read(cell / "result.json").items() if k != "ceilings"}
+    (cell / "result.json").write_text(json.dumps(result))
+  else:
+    (cell / "config.json").unlink()
+    (cell / "config.json").mkdir()
+  with pytest.raises(RunError, match="1 of 2 cells failed"):
+    run(tmp_path / "run")
+  report = read(tmp_path / "run" / "report.json")
+  assert list(report["cells"]) == ["no_harm/tensor-window_2-seed_0"]
+  assert list(report["failed"]) == ["no_harm base-window_2-seed_0"]
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    (("--task=ablations", "--methods=base"), "^--methods: none of them is trained in ablations"),
+    (("--init_from=nowhere",), "^--init_from=nowhere: no suite there"),
+  ],
+)
+def test_a_suite_that_cannot_be_is_refused_before_anything_is_written(tmp_path, options, message):
+  with pytest.raises(FlagError, match=message):
+    run(tmp_path / "run", *options)
+  assert not (tmp_path / "run").exists()
 
 
 def test_a_cell_is_a_run_that_can_be_audited(finished):

@@ -52,6 +52,11 @@ def test_windows_close_the_attention():
   assert [c.model.attention_window for c in suite] == [None] * 4 + [7] * 7
 
 
+def test_a_segment_is_all_that_open_attention_sees_in_long_recall():
+  suite = cells("--task=long_recall", "--attention_window=full,32", "--methods=base")
+  assert [(cell.variant, cell.window) for cell in suite] == [("distance", 32), ("capacity", 32)]
+
+
 def test_open_attention_is_not_spent_on_slots_unless_asked_for():
   def opened(*options):
     return {cell.method for cell in cells("--task=no_harm", *options) if cell.window == "full"}
