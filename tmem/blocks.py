@@ -63,13 +63,13 @@ class Chunks(NamedTuple):
     drive: of the gates i, f and g.
     write: [..., batch] bool, rows that are updated, or None for all.
     clear: [..., batch] bool, rows that are emptied before their write, or None for none.
-    cells: [..., batch, m] int32, cells that are read before the write.
+    cells: [..., batch, m] int32, cells that are read before the write, or None for all.
   """
 
   drive: Drive
   write: jax.Array | None
   clear: jax.Array | None
-  cells: jax.Array
+  cells: jax.Array | None
 
 
 class Gradients(NamedTuple):
@@ -118,8 +118,10 @@ def block_backward(
   )
 
 
-def pick(state: Cells, cells: jax.Array) -> jax.Array:
-  """[batch, m, C]: what the state holds at `cells` [batch, m]."""
+def pick(state: Cells, cells: jax.Array | None) -> jax.Array:
+  """[batch, m, C]: what the state holds at `cells` [batch, m], None for all."""
+  if cells is None:
+    return state
   return jnp.take_along_axis(state, cells[..., None], axis=1, mode="clip")
 
 
@@ -254,5 +256,7 @@ def _drive_grads(gates, values, vectors, gate_grads):
   return parameters, sum(of_values), of_vectors
 
 
-def _add_at(state: Cells, cells: jax.Array, added: jax.Array) -> Cells:
+def _add_at(state: Cells, cells: jax.Array | None, added: jax.Array) -> Cells:
+  if cells is None:
+    return state + added
   return state.at[jnp.arange(len(state))[:, None], cells].add(added)

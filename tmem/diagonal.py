@@ -1,10 +1,10 @@
 """The fast scan of dynamics whose gates do not see the state: parallel in time, block by block.
 
 Without h in the gates, `c_s = f_s * c_{s-1} + i_s * g_s` is a linear recurrence, diagonal in cells
-and channels. Of h only the corners of the reads are needed, so the output gate is evaluated
-there and nowhere else. The backward pass keeps the cell at the start of each block of chunks and,
-per chunk, the few numbers that make its gates; it recomputes a block from those. `tmem.blocks`
-works on a block; a fused kernel belongs behind `_recurrence`.
+and channels. Of h only the corners of the reads are needed, so the output gate is evaluated there
+and nowhere else, unless the grid is hardly larger than that. The backward pass keeps the cell at
+the start of each block of chunks and, per chunk, the few numbers that make its gates; it recomputes
+a block from those. `tmem.blocks` works on a block; a fused kernel belongs behind `_recurrence`.
 """
 
 import functools
@@ -17,10 +17,11 @@ import jax.numpy as jnp
 from tmem import blocks
 from tmem.blocks import Cells, Chunks, Drive, LinearGate
 from tmem.cell import Gates, MemoryState, StepInputs, cleared
-from tmem.grid import corner_weights, outer_product_at
+from tmem.grid import cell_weights, corner_weights, outer_product_at
 from tmem.typing import Grid
 
 OUTPUT = 2  # place of o in the order i, f, o, g
+FEW_CELLS = 2  # per corner of a read: so few are all read, without gathering and scattering
 BLOCK_STATES = 4  # volumes that the backward pass holds for each chunk of a block
 
 
@@ -50,17 +51,23 @@ def diagonal_scan(
   linear = jax.checkpoint(lambda params, inputs: params.linear(inputs, grid, state.hidden.dtype))
   gates, drive = linear(params, inputs)
   corners, weights = corner_weights(inputs.read_at, grid)
-  cells = corners.reshape(*corners.shape[:2], -1)
+  if math.prod(grid) <= FEW_CELLS * math.prod(corners.shape[2:]):
+    weights, cells = cell_weights(corners, weights, math.prod(grid)), None
+  else:
+    cells = corners.reshape(*corners.shape[:2], -1)
   hidden, cell = (a.reshape(shape[0], -1, shape[-1]) for a in (state.hidden, state.cell))
 
   others = Drive(drive.factors, _without_output(drive.vectors))
   chunks = Chunks(others, inputs.write, inputs.clear, cells)
   cell, picked = _over_blocks(_without_output(gates), cell, chunks)
-  source = _last_write(inputs.write, len(cells))
+  source = _last_write(inputs.write, len(picked))
   emptied = None if inputs.clear is None else jnp.cumsum(inputs.clear, axis=0) > 0
   gate, output = gates[OUTPUT], Drive(drive.factors, (drive.vectors[OUTPUT],))
-  corner_values = _hidden_before(gate, output, source, emptied, hidden, picked, cells)
-  reads = jnp.sum(corner_values.reshape(*corners.shape, -1) * weights[..., None], axis=-2)
+  values = _hidden_before(gate, output, source, emptied, hidden, picked, cells)
+  if cells is None:
+    reads = jnp.matmul(weights, values, precision=jax.lax.Precision.HIGHEST)
+  else:
+    reads = jnp.sum(values.reshape(*corners.shape, -1) * weights[..., None], axis=-2)
   hidden = _hidden_after(gate, output, source, emptied, hidden, cell)
   return state._replace(hidden=hidden.reshape(shape), cell=cell.reshape(shape)), reads
 
@@ -84,7 +91,7 @@ def _over_blocks(
   gates: tuple[LinearGate, ...], cell: Cells, chunks: Chunks
 ) -> tuple[Cells, jax.Array]:
   """`_recurrence` over blocks of one size and a shorter last one."""
-  count = len(chunks.cells)
+  count = len(chunks.drive.factors[0])
   size = block_size(count)
   whole = count - count % size
   parts = []
@@ -149,7 +156,7 @@ def _hidden_before(
   emptied: jax.Array | None,
   hidden: Cells,
   picked: jax.Array,
-  cells: jax.Array,
+  cells: jax.Array | None,
 ) -> jax.Array:
   """H before each chunk at the cells it reads: [chunks, batch, m, C].
 
@@ -160,19 +167,21 @@ def _hidden_before(
     emptied: [chunks, batch] bool, whether a chunk up to each has emptied the state; None: none.
     hidden: h before the first chunk.
     picked: c before each chunk at the cells.
-    cells: [chunks, batch, m].
+    cells: [chunks, batch, m], or None for all.
   """
   if source is None:
     drive = jax.tree.map(lambda a: jnp.concatenate([a[:1], a[:-1]]), drive)
   else:
     source = jnp.concatenate([jnp.full_like(source[:1], -1), source[:-1]])
     drive = jax.tree.map(lambda a: _at_source(a, source), drive)
-  values = outer_product_at(drive.factors, cells)
-  output = jax.nn.sigmoid(gate.at(cells).apply(values, drive.vectors[0]))
-  found = output * jnp.tanh(picked)
+  if cells is not None:
+    values, gate = outer_product_at(drive.factors, cells), gate.at(cells)
+    unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
+  else:
+    values, unwritten = drive.values(), jnp.broadcast_to(hidden, picked.shape)
+  found = jax.nn.sigmoid(gate.apply(values, drive.vectors[0])) * jnp.tanh(picked)
   if source is None:
-    return found.at[0].set(blocks.pick(hidden, cells[0]))
-  unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
+    return found.at[0].set(unwritten[0])
   if emptied is not None:
     emptied = jnp.concatenate([jnp.zeros_like(emptied[:1]), emptied[:-1]])
     unwritten = jnp.where(emptied[..., None, None], 0, unwritten)

@@ -135,8 +135,9 @@ def corner_weights(coords: Coords, grid: Grid) -> tuple[jax.Array, jax.Array]:
     grid: cells per axis.
 
   Returns:
-    `(cells, weights)`, both [..., 2**axes]: int32 indices into the flattened grid, and
-    weights that sum to one.
+    `(cells, weights)`, both [..., corners]: int32 indices into the flattened grid, and weights
+    that sum to one. An axis of several cells doubles the corners. If none has more than two, the
+    corners are all cells in their order.
 
   Raises:
     ValueError: if `coords` has another number of axes than the grid.
@@ -145,11 +146,13 @@ def corner_weights(coords: Coords, grid: Grid) -> tuple[jax.Array, jax.Array]:
   cells = jnp.zeros((*coords.shape[:-1], 1), jnp.int32)
   weights = jnp.ones((*coords.shape[:-1], 1), coords.dtype)
   for axis, size in enumerate(grid):
+    if size == 1:
+      continue
     position = jnp.clip((coords[..., -1 - axis] + 1.0) * (0.5 * (size - 1)), 0.0, size - 1.0)
-    low = jax.lax.stop_gradient(jnp.clip(jnp.floor(position), 0.0, max(size - 2.0, 0.0)))
+    low = jax.lax.stop_gradient(jnp.clip(jnp.floor(position), 0.0, size - 2.0))
     upper = position - low
     index = low.astype(jnp.int32)
-    pair = jnp.stack([index, jnp.minimum(index + 1, size - 1)], axis=-1)
+    pair = jnp.stack([index, index + 1], axis=-1)
     cells = _all_pairs(jnp.add, cells, pair * math.prod(grid[axis + 1 :]))
     weights = _all_pairs(jnp.multiply, weights, jnp.stack([1.0 - upper, upper], axis=-1))
   return cells, weights
@@ -159,6 +162,11 @@ def _all_pairs(combine, left: jax.Array, right: jax.Array) -> jax.Array:
   """Combines every entry of the last axis of `left` with every one of `right`."""
   pairs = combine(left[..., :, None], right[..., None, :])
   return pairs.reshape(*left.shape[:-1], left.shape[-1] * right.shape[-1])
+
+
+def cell_weights(corners: jax.Array, weights: jax.Array, cells: int) -> jax.Array:
+  """The weights of `corner_weights` at every one of `cells` cells: [..., cells], most of them 0."""
+  return jnp.sum(weights[..., None] * (corners[..., None] == jnp.arange(cells)), axis=-2)
 
 
 def read_corners(volume: Volume, cells: jax.Array, weights: jax.Array) -> jax.Array:

@@ -54,7 +54,14 @@ def test_step_matches_numpy(name, reference, random_case):
 @pytest.mark.parametrize("name", DIAGONAL)
 @pytest.mark.parametrize(
   ("grid", "chunks", "masked"),
-  [((3, 4, 2), 17, False), ((5,), 18, True), ((1, 1), 1, False), ((2, 1, 2, 3), 5, True)],
+  [
+    ((3, 4, 2), 17, False),
+    ((5,), 18, True),
+    ((1, 1), 1, False),
+    ((2, 1, 2, 3), 5, True),
+    ((6, 7), 17, False),  # so many cells that reads gather theirs
+    ((7, 2, 4), 6, True),
+  ],
 )
 def test_fast_equals_plain(mode, name, grid, chunks, masked, monkeypatch, random_case, results):
   forward, backward = MODES[mode]

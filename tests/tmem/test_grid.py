@@ -1,5 +1,7 @@
 """The voxel grid against formulas in numpy."""
 
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 
 from tmem import gaussian_volume, linear_sample
-from tmem.grid import cell_positions, corner_weights
+from tmem.grid import cell_positions, cell_weights, corner_weights
 
 GRIDS = [(5,), (3, 4), (3, 4, 5), (1, 4, 6), (1, 1, 1), (2, 3, 1, 2)]
 
@@ -82,12 +84,28 @@ def test_reads_at_centres_midpoints_and_outside(read):
 def test_corner_weights_sum_to_one_and_stay_in_the_grid():
   coords = jnp.asarray(np.random.default_rng(2).uniform(-2, 2, (64, 3)), jnp.float32)
   cells, weights = jax.jit(corner_weights, static_argnums=1)(coords, (2, 1, 3))
-  assert cells.shape == weights.shape == (64, 8)
+  assert cells.shape == weights.shape == (64, 4)  # an axis of one cell has no other
   assert cells.dtype == jnp.int32
   assert int(cells.min()) >= 0
   assert int(cells.max()) < 6
   assert float(weights.min()) >= 0.0
   np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-6)
+
+
+def test_corners_of_axes_of_at_most_two_cells_are_all_cells_in_order():
+  coords = jnp.asarray(np.random.default_rng(3).uniform(-1.2, 1.2, (9, 3)), jnp.float32)
+  cells, _ = corner_weights(coords, (2, 1, 2))
+  np.testing.assert_array_equal(cells, np.tile(np.arange(4), (9, 1)))
+
+
+@pytest.mark.parametrize("grid", [(2, 1, 2), (3, 4, 5)])
+def test_cell_weights_have_those_of_the_corners(grid):
+  coords = jnp.asarray(np.random.default_rng(4).uniform(-1.2, 1.2, (9, 3)), jnp.float32)
+  cells, weights = corner_weights(coords, grid)
+  expected = np.zeros((9, math.prod(grid)), np.float32)
+  for row, (own, share) in enumerate(zip(cells, weights, strict=True)):
+    expected[row, own] = share
+  np.testing.assert_array_equal(cell_weights(cells, weights, math.prod(grid)), expected)
 
 
 def test_gradients_of_read_coordinates(read):
