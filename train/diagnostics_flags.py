@@ -45,6 +45,9 @@ DIFFICULTY = {
   "out_of_reach": Flag(
     Boolean(), None, "Whether distractors part writes from queries, so that a window sees none."
   ),
+  "lessons": Flag(
+    Boolean(), None, "Whether training asks more often than the tests do, where a task can."
+  ),
   "noise": Flag(Several(Number(0)), None, "Noise of a query's coordinate; training has the first."),
   "distances": Flag(
     Several(Integer(1)), None, "Tokens from first write to first query in long_recall."

@@ -8,6 +8,7 @@ smoke  Seconds a cell: does everything work?
 """
 
 import dataclasses
+from typing import Any, NamedTuple
 
 from tmem.config import MemoryConfig
 from tmem.slots import SlotConfig
@@ -202,29 +203,69 @@ def _smoke() -> dict[str, Settings]:
 
 SETTINGS: dict[str, dict[str, Settings]] = {"cpu": _cpu(), "paper": _paper(), "smoke": _smoke()}
 
-# Longer runs that the report of the cpu preset names: what they are, and their flags.
-LONGER = {
+
+class Longer(NamedTuple):
+  """A longer run that the report of the cpu preset names.
+
+  Attributes:
+    name: of the run.
+    what: what it is, a sentence.
+    flags: the flags that make it what it is.
+    goes_on: whether it starts from the parameters of the suite that is reported.
+  """
+
+  name: str
+  what: str
+  flags: dict[str, Any]
+  goes_on: bool = False
+
+
+LONGER: dict[str, tuple[Longer, ...]] = {
   "coordinate_binding": (
-    "The published shape with the settings recommended here, ten minutes a seed on one core:",
-    {
-      "preset": "paper",
-      "methods": ("base", "tensor"),
-      "attention_window": (4,),
-      "out_of_reach": True,
-      "dynamics": "selective",
-      "memory_every_n_layers": 2,
-      "forget_bias": 8,
-      "learning_rate": 1.5e-3,
-      "sigma_scale": 0.3,
-      "coordinate_lr_factor": 0.1,
-      "axes_weight": 0.1,
-      "curriculum": ((5, 500), (10, 1500)),
-      "tested": (5, 10, 20),
-      "noise": (0.05,),
-    },
+    Longer(
+      "published_shape",
+      "The published shape with the settings recommended here, ten minutes a seed on one core:",
+      {
+        "methods": ("base", "tensor"),
+        "preset": "paper",
+        "attention_window": (4,),
+        "out_of_reach": True,
+        "dynamics": "selective",
+        "memory_every_n_layers": 2,
+        "forget_bias": 8,
+        "learning_rate": 1.5e-3,
+        "sigma_scale": 0.3,
+        "coordinate_lr_factor": 0.1,
+        "axes_weight": 0.1,
+        "curriculum": ((5, 500), (10, 1500)),
+        "tested": (5, 10, 20),
+        "noise": (0.05,),
+      },
+    ),
+    Longer(
+      "fine_grid",
+      "Hundreds of bindings: training goes on where this suite has stopped, on a grid of 64 times"
+      " as many cells, with windowed writes; 15 minutes a seed on one core:",
+      {
+        "methods": ("tensor",),
+        "attention_window": (4,),
+        "grid": (16, 16, 16),
+        "memory_update": "window",
+        "write_window": (4, 4, 4),
+        "sigma_scale": 0.1,
+        "lessons": True,
+        "curriculum": ((20, 100), (50, 500), (128, 400)),
+        "tested": (5, 10, 20, 50, 100, 128, 200, 512),
+        "noise": (0.05, 0.0),
+      },
+      goes_on=True,
+    ),
   ),
   "occlusion": (
-    "Three times as many steps, of which every seed learns to follow the hidden ball:",
-    {"methods": ("slots", "tensor"), "attention_window": (4,), "curriculum": ((6, 1200),)},
+    Longer(
+      "longer",
+      "Three times as many steps, of which every seed learns to follow the hidden ball:",
+      {"methods": ("slots", "tensor"), "attention_window": (4,), "curriculum": ((6, 1200),)},
+    ),
   ),
 }

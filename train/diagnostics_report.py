@@ -89,10 +89,12 @@ def _commands(experiment: str, workdir: Path, given: Mapping[str, Any]) -> list[
   if given.get("preset") != PAPER:
     published = command(f"{experiment}-{PAPER}", **{**sizes, "task": experiment, "preset": PAPER})
     lines += ["At the sizes and settings of the paper, which takes a GPU or days:", published]
-  if given.get("preset") == "cpu" and experiment in LONGER:
-    what, changes = LONGER[experiment]
-    longer = {**sizes, "task": experiment, "preset": "cpu", **changes}
-    lines += [what, command(f"{experiment}-longer", **longer)]
+  for name, what, changes, goes_on in LONGER.get(experiment, ()):
+    if given.get("preset") == "cpu":
+      own = {**sizes, "task": experiment, "preset": "cpu", **changes}
+      if goes_on:
+        own["init_from"] = str(workdir)
+      lines += [what, command(f"{experiment}-{name}", **own)]
   return lines
 
 

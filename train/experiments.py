@@ -34,6 +34,8 @@ MEMORY_CHANGES: Mapping[str, Mapping[str, Any]] = {
   "sigma_scale_1": {"sigma_scale": 1.0},
 }
 
+LESSON = {"queries": 16}  # more than a test has
+
 
 def coordinate_binding(settings: Settings) -> Iterator[Cell]:
   """Values bound to points; the difficulty is the number of writes."""
@@ -53,9 +55,10 @@ def _binding_curriculum(settings: Settings, stages: Stages) -> Curriculum:
   gaps = [settings.gap] * len(stages)
   if len(stages) > 1:
     gaps[0] = 0
+  lesson = CoordinateBinding(noise=settings.noise[0], **LESSON if settings.lessons else {})
   return Curriculum(
     tuple(
-      (CoordinateBinding(writes=writes, noise=settings.noise[0], distractors=gap), steps)
+      (dataclasses.replace(lesson, writes=writes, distractors=gap), steps)
       for (writes, steps), gap in zip(stages, gaps, strict=True)
     )
   )
@@ -69,7 +72,7 @@ def map_building(settings: Settings) -> Iterator[Cell]:
       return MapBuilding(observations=observations)
     # With fewer observations than in any test, most of the map is unknown.
     ask_shown = observations < min(settings.tested)
-    return MapBuilding(observations=observations, queries=16, ask_shown=ask_shown)
+    return MapBuilding(observations=observations, ask_shown=ask_shown, **LESSON)
 
   tests = {f"observations_{count}": MapBuilding(observations=count) for count in settings.tested}
   yield from make_cells("map_building", "", settings, _curriculum(settings.stages, lesson), tests)

@@ -7,19 +7,34 @@ import pytest
 
 from train import diagnostics_report, flags
 from train.diagnostics_flags import COMMAND
-from train.diagnostics_presets import LONGER
+from train.diagnostics_presets import LONGER, SETTINGS
+from train.experiments import EXPERIMENTS
 
 
 @pytest.mark.parametrize("experiment", LONGER)
-def test_the_report_names_longer_runs_that_can_be_typed(experiment):
+def test_the_report_names_longer_runs_that_can_be_typed(experiment, tmp_path):
+  (tmp_path / "cells").mkdir()
   given = {"preset": "cpu", "task": "all", "seeds": 3}
-  *_, what, command = diagnostics_report._commands(experiment, Path("runs/suite"), given)
-  assert what == LONGER[experiment][0]
-  words = shlex.split(command.strip("`\n"))
-  config = flags.parse(COMMAND, words[2:])
-  assert {cell.experiment for cell in config.cells} == {experiment}
-  steps = sum(steps for _, steps in LONGER[experiment][1]["curriculum"])
-  assert {cell.optim.steps for cell in config.cells} == {steps}
+  lines = diagnostics_report._commands(experiment, tmp_path, given)
+  for longer in LONGER[experiment]:
+    command = lines[lines.index(longer.what) + 1]
+    config = flags.parse(COMMAND, shlex.split(command.strip("`\n"))[2:])
+    assert {cell.experiment for cell in config.cells} == {experiment}
+    steps = sum(steps for _, steps in longer.flags["curriculum"])
+    assert {cell.optim.steps for cell in config.cells} == {steps}
+    source = str(tmp_path) if longer.goes_on else None
+    assert {cell.init_from for cell in config.cells} == {source}
+    assert config.preset == longer.flags.get("preset", "cpu")
+
+
+def test_a_run_that_goes_on_has_the_cells_of_the_suite_it_starts_from():
+  own = {
+    cell.name for cell in EXPERIMENTS["coordinate_binding"](SETTINGS["cpu"]["coordinate_binding"])
+  }
+  for longer in LONGER["coordinate_binding"]:
+    if longer.goes_on:
+      assert longer.flags["methods"] == ("tensor",)
+      assert {f"tensor-window_{w}-seed_0" for w in longer.flags["attention_window"]} <= own
 
 
 def test_what_was_asked_for_here_is_no_size_of_the_paper():

@@ -6,7 +6,7 @@ import pytest
 
 from data.synthetic import CoordinateBinding, LongRecall
 from train import flags
-from train.cells import CONTESTANTS, Cell, count_params
+from train.cells import CONTESTANTS, VALID, Cell, count_params
 from train.diagnostics_flags import COMMAND
 from train.diagnostics_presets import PRESETS, SETTINGS
 from train.errors import FlagError
@@ -76,6 +76,14 @@ def test_a_closed_window_reaches_no_write_when_it_is_asked():
         assert all(task.distractors >= reach for task in [*later, *cell.tests.values()])
   published = cells("--preset=paper", "--task=coordinate_binding")
   assert {task.distractors for cell in published for task in cell.tests.values()} == {0}
+
+
+def test_lessons_ask_more_often_than_tests():
+  options = ["--task=coordinate_binding", "--curriculum=5:1,10:1", "--tested=10"]
+  for given, queries in ((["--lessons=true"], [16, 16]), ([], [4, 4])):
+    for cell in cells(*options, *given):
+      assert [task.queries for task, _ in cell.training.stages] == queries
+      assert {task.queries for name, task in cell.tests.items() if name != VALID} == {4}
 
 
 def test_a_flag_takes_the_place_of_the_preset():
