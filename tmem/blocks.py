@@ -131,7 +131,7 @@ def sequential_forward(gates, cell, chunks):
   def step(cell, now):
     values, vectors, write, clear, cells = now
     picked, cell = pick(cell, cells), cleared(clear, cell)
-    i, f, g = _activations(gates, values, vectors)
+    i, f, g = activate(gates, values, vectors)
     return select_rows(write, f * cell + i * g, cell), picked
 
   drive, *others = chunks
@@ -146,15 +146,15 @@ def sequential_backward(gates, cell, chunks, cell_grad, picked_grad):
   def forward(cell, now):
     values, vectors, write, clear = now
     cell = cleared(clear, cell)
-    activations = _activations(gates, values, vectors)
+    activations = activate(gates, values, vectors)
     i, f, g = activations
     return select_rows(write, f * cell + i * g, cell), (cell, activations)
 
   def backward(carry, now):
     grad, sums = carry
     (cell, activations), (values, vectors, write, clear), cells, picked_grad = now
-    gate_grads = _gate_grads(activations, cell, grad, write)
-    gates_grad, values_grad, vectors_grad = _drive_grads(gates, values, vectors, gate_grads)
+    gate_grads = activate_backward(activations, cell, grad, write)
+    gates_grad, values_grad, vectors_grad = drive_backward(gates, values, vectors, gate_grads)
     grad = cleared(clear, select_rows(write, grad * activations[1], grad))
     sums = jax.tree.map(jnp.add, sums, gates_grad)
     return (_add_at(grad, cells, picked_grad), sums), (values_grad, vectors_grad)
@@ -169,7 +169,7 @@ def sequential_backward(gates, cell, chunks, cell_grad, picked_grad):
 
 def associative_forward(gates, cell, chunks):
   """`block_forward`, all chunks at once."""
-  activations = _activations(gates, chunks.drive.values(), chunks.drive.vectors)
+  activations = activate(gates, chunks.drive.values(), chunks.drive.vectors)
   before, after = _states(activations, cell, chunks)
   return after, jax.vmap(pick)(before, chunks.cells)
 
@@ -178,7 +178,7 @@ def associative_backward(gates, cell, chunks, cell_grad, picked_grad):
   """`block_backward`, all chunks at once."""
   values, volume_backward = jax.vjp(_volume, chunks.drive.factors)
   vectors = chunks.drive.vectors
-  activations = _activations(gates, values, vectors)
+  activations = activate(gates, values, vectors)
   before, _ = _states(activations, cell, chunks)
   keep = _keep(activations[1], chunks)
   read = jax.vmap(_add_at)(jnp.zeros_like(before), chunks.cells, picked_grad)
@@ -191,8 +191,8 @@ def associative_backward(gates, cell, chunks, cell_grad, picked_grad):
     _compose, (shifted(keep, 1.0), shifted(read, 0.0)), reverse=True
   )
   grads = decay * cell_grad + added
-  gate_grads = _gate_grads(activations, _cleared(before, chunks), grads, chunks.write)
-  sums, values_grad, vectors_grad = _drive_grads(gates, values, vectors, gate_grads)
+  gate_grads = activate_backward(activations, _cleared(before, chunks), grads, chunks.write)
+  sums, values_grad, vectors_grad = drive_backward(gates, values, vectors, gate_grads)
   drive_grad = Drive(*volume_backward(values_grad), vectors_grad)
   return Gradients(sums, keep[0] * grads[0] + read[0], drive_grad)
 
@@ -203,7 +203,7 @@ def _volume(factors: tuple[jax.Array, ...]) -> jax.Array:
   return volume.reshape(*volume.shape[:lead], -1, volume.shape[-1])
 
 
-def _activations(gates, values, vectors) -> tuple[jax.Array, ...]:
+def activate(gates, values, vectors) -> tuple[jax.Array, ...]:
   """The gates i, f and g: [..., batch, cells, C] each."""
   i, f, g = (gate.apply(values, vector) for gate, vector in zip(gates, vectors, strict=True))
   return jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g)
@@ -239,14 +239,14 @@ def _select(write: jax.Array | None, volume: jax.Array, otherwise: float) -> jax
   return volume if write is None else jnp.where(write[..., None, None], volume, otherwise)
 
 
-def _gate_grads(activations, cell, grad, write) -> tuple[jax.Array, ...]:
+def activate_backward(activations, cell, grad, write) -> tuple[jax.Array, ...]:
   """Gradients towards i, f and g before their nonlinearities, from that of the cell after."""
   i, f, g = activations
   grad = _select(write, grad, 0.0)
   return grad * g * (i * (1.0 - i)), grad * cell * (f * (1.0 - f)), grad * i * (1.0 - g * g)
 
 
-def _drive_grads(gates, values, vectors, gate_grads):
+def drive_backward(gates, values, vectors, gate_grads):
   """Gradients towards the gates' parameters, `values` and `vectors`."""
   parts = [
     gate.backward(values, vector, grad)

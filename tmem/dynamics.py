@@ -15,8 +15,9 @@ from tmem.parallel import ParallelConv, ParallelParams
 from tmem.selective import SelectiveGates, SelectiveParams
 from tmem.typing import Grid
 from tmem.windowed import windowed_scan
+from tmem.windowed_selective import windowed_selective_scan
 
-Scan = Callable[[Gates, MemoryState, StepInputs], tuple[MemoryState, jax.Array]]
+Scanned = tuple[MemoryState, jax.Array]
 
 
 class Dynamics(NamedTuple):
@@ -27,19 +28,21 @@ class Dynamics(NamedTuple):
       the class `params`.
     params: class of the parameters, see `tmem.cell.Gates`.
     fast_scan: same contract as `tmem.scan.plain_scan`, updating all cells.
+    windowed_scan: the same, updating a window of so many cells per axis; None: it cannot.
   """
 
   module: type[nnx.Module]
   params: type
-  fast_scan: Scan
+  fast_scan: Callable[[Gates, MemoryState, StepInputs], Scanned]
+  windowed_scan: Callable[[Gates, MemoryState, StepInputs, Grid], Scanned] | None
 
 
 # By the names of `tmem.config.DYNAMICS`.
 DYNAMICS = {
-  "convlstm": Dynamics(GateConv, GateParams, fused_scan),
-  "parallel": Dynamics(ParallelConv, ParallelParams, diagonal_scan),
-  "selective": Dynamics(SelectiveGates, SelectiveParams, diagonal_scan),
-  "flow": Dynamics(FlowConv, FlowParams, flow_scan),
+  "convlstm": Dynamics(GateConv, GateParams, fused_scan, windowed_scan),
+  "parallel": Dynamics(ParallelConv, ParallelParams, diagonal_scan, windowed_scan),
+  "selective": Dynamics(SelectiveGates, SelectiveParams, diagonal_scan, windowed_selective_scan),
+  "flow": Dynamics(FlowConv, FlowParams, flow_scan, None),
 }
 
 
@@ -47,7 +50,7 @@ def fast_scan(
   params: Gates, state: MemoryState, inputs: StepInputs, window: Grid | None = None
 ) -> tuple[MemoryState, jax.Array]:
   """The fast scan of the dynamics whose parameters these are; contract as `plain_scan`."""
-  if window is not None:
-    return windowed_scan(params, state, inputs, window)
-  scans = {dynamics.params: dynamics.fast_scan for dynamics in DYNAMICS.values()}
-  return scans[type(params)](params, state, inputs)
+  own = {dynamics.params: dynamics for dynamics in DYNAMICS.values()}[type(params)]
+  if window is None:
+    return own.fast_scan(params, state, inputs)
+  return own.windowed_scan(params, state, inputs, window)

@@ -1,0 +1,73 @@
+"""Windowed writes under selective gates: the scan of c alone against the plain one."""
+
+import re
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tmem import memory_scan, windowed_selective
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("cleared", [False, True])
+def test_fast_equals_plain(masked, cleared, random_case, results):
+  """Cells are written several times, by windows of other chunks, and some never."""
+  with jax.enable_x64(True):
+    case = random_case("selective", (5, 4, 3), 40, masked, cleared)
+    plain, fast = (results(case, implementation=i, window=(2, 3, 1)) for i in ("plain", "fast"))
+    chex.assert_trees_all_close(fast, plain, rtol=1e-10, atol=1e-10)
+    assert all(np.abs(g).max() > 1e-4 for g in jax.tree.leaves(plain[1]))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_step_copies_the_state(backward, random_case, results):
+  cells, channels, batch = 12, 8, 2
+  case = random_case(
+    "selective", (cells, cells), 20, True, True, channels=channels, dtype=np.float32
+  )
+  run = results if backward else lambda case, **settings: memory_scan(*case, **settings)
+  text = jax.jit(lambda case: run(case, window=(3, 3))).lower(case).compile().as_text()
+  loops = [c for c in re.split(r"\n(?=\S)", text) if not c.startswith("ENTRY")]
+  for rows in (f"f32[{batch * cells**2},{channels}]", f"s32[{batch * cells**2}]"):
+    assert any(rows in c for c in loops)
+    copies = re.compile(rf"= {re.escape(rows)}\S* (copy|copy-start)\(")
+    assert not [line for c in loops for line in c.splitlines() if copies.search(line)]
+
+
+def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(random_case, results):
+  def per_step(cells):
+    sizes = []
+    for chunks in (40, 72):
+      case = random_case("selective", (cells, cells), chunks, channels=8, dtype=np.float32)
+      compiled = jax.jit(lambda case: results(case, window=(3, 3))).lower(case).compile()
+      sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+    return (sizes[1] - sizes[0]) / 32
+
+  assert per_step(18) < 1.1 * per_step(6)
+
+
+def test_cells_that_no_chunk_writes_are_emptied_too(random_case):
+  params, state, inputs = random_case("selective", (7,), 8, dtype=np.float32)
+  write_at = np.full_like(inputs.write_at, -1.0)  # cells 0 and 1 alone
+  clear = np.zeros((8, 2), bool)
+  clear[3, 0] = True
+  inputs = inputs._replace(write_at=write_at, clear=jnp.asarray(clear))
+  after, _ = jax.jit(lambda *case: memory_scan(*case, window=(2,)))(params, state, inputs)
+  for ours, before in ((after.hidden, state.hidden), (after.cell, state.cell)):
+    assert not np.asarray(ours)[0, 2:].any()
+    np.testing.assert_array_equal(np.asarray(ours)[1, 2:], before[1, 2:])
+
+
+def test_a_piece_too_short_to_write_every_cell_looks_at_its_windows_only(monkeypatch, random_case):
+  taken = []
+  monkeypatch.setattr(
+    windowed_selective, "windowed_scan", lambda *case: taken.append(True) or case[1:3]
+  )
+  for chunks, short in ((2, [True]), (3, [])):
+    taken.clear()
+    params, state, inputs = random_case("selective", (4, 3), chunks)
+    jax.eval_shape(lambda *case: memory_scan(*case, window=(2, 2)), params, state, inputs)
+    assert taken == short

@@ -1,0 +1,229 @@
+"""The fast scan of windowed writes under selective gates: c alone goes from step to step.
+
+Selective gates do not see the state. So a step gathers and scatters c in its window and nothing
+else, and the backward pass keeps c there, as it was, and needs no state. What reads see of h comes
+afterwards, for all chunks at once: the output gate of the chunk that wrote a cell last, under the
+Gaussian of that write. Which chunk that is, a scan of integers finds.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tmem import blocks
+from tmem.cell import MemoryState, StepInputs, select_rows
+from tmem.grid import cell_positions, corner_weights, gaussian_factors_at, outer_product
+from tmem.selective import SelectiveParams, VectorGate
+from tmem.typing import Grid
+from tmem.window import window_at
+from tmem.windowed import windowed_scan
+
+UNWRITTEN, EMPTIED = -1, -2  # in place of the chunk that wrote a cell last
+
+Rows = jax.Array  # [batch * cells, C]: c of every cell
+
+
+class _Steps(NamedTuple):
+  """What the chunks do to c; arrays have leading axes [chunks, batch].
+
+  Attributes:
+    values: [..., window, 1], the Gaussian in the window.
+    vectors: of i, f and g, [..., C] each.
+    window: [..., window] int32, rows that are written.
+    corners: [..., m] int32, rows that are read before.
+    write: [...] bool, or None for all.
+    stale: [..., window] bool, rows emptied since they were written, or None for none.
+  """
+
+  values: jax.Array
+  vectors: tuple[jax.Array, ...]
+  window: jax.Array
+  corners: jax.Array
+  write: jax.Array | None
+  stale: jax.Array | None
+
+
+class _Sources(NamedTuple):
+  """Chunks that wrote cells last, or `UNWRITTEN`, or `EMPTIED`; and cells to be emptied.
+
+  Attributes:
+    read: [chunks, batch, m], of the corners before each chunk.
+    after: [batch, cells], after the last chunk.
+    stale: see `_Steps`.
+  """
+
+  read: jax.Array
+  after: jax.Array
+  stale: jax.Array | None
+
+
+def windowed_selective_scan(
+  params: SelectiveParams, state: MemoryState, inputs: StepInputs, window: Grid
+) -> tuple[MemoryState, jax.Array]:
+  """Same contract as `tmem.windowed.windowed_scan`."""
+  batch, *grid, channels = shape = state.hidden.shape
+  chunks, cells = len(inputs.content), math.prod(grid)
+  own = window_at(inputs.write_at.reshape(chunks * batch, -1), window, tuple(grid))
+  size = math.prod(own.shape)
+  if chunks * size < cells:  # what follows looks at all cells once
+    return windowed_scan(params, state, inputs, window)
+  corners, weights = corner_weights(inputs.read_at, grid)
+  corners = corners.reshape(chunks, batch, -1)
+  gates, drive = params.linear(inputs, grid, state.hidden.dtype)
+  i, f, output, g = drive.vectors
+  factors = own.gaussian_factors(
+    inputs.write_at.reshape(chunks * batch, -1), inputs.spread.reshape(-1), state.hidden.dtype
+  )
+  values = outer_product(tuple(factor[..., None] for factor in factors))
+  first = cells * jnp.arange(batch, dtype=jnp.int32)[:, None]
+  written, read = own.cells().reshape(chunks, batch, size) + first, corners + first
+  sources = _sources(written, read, inputs.write, inputs.clear, batch * cells)
+  steps = _Steps(
+    values.reshape(chunks, batch, size, 1), (i, f, g), written, read, inputs.write, sources.stale
+  )
+  rows, picked = _recurrence(
+    (gates[0], gates[1], gates[3]), state.cell.reshape(-1, channels), steps
+  )
+
+  hidden = state.hidden.reshape(batch, cells, channels)
+  at_corners = _hidden(gates[2], output, inputs, sources.read, corners, tuple(grid), hidden, picked)
+  at_corners = at_corners.reshape(*weights.shape, channels)
+  reads = jnp.sum(at_corners * weights[..., None].astype(at_corners.dtype), axis=-2)
+  cell = rows.reshape(1, batch, cells, channels)
+  if inputs.clear is not None:
+    cell = jnp.where((sources.after == EMPTIED)[..., None], 0, cell)
+  every = jnp.broadcast_to(jnp.arange(cells, dtype=jnp.int32), (1, batch, cells))
+  hidden = _hidden(gates[2], output, inputs, sources.after[None], every, tuple(grid), hidden, cell)
+  return state._replace(hidden=hidden.reshape(shape), cell=cell.reshape(shape)), reads
+
+
+def _sources(
+  written: jax.Array,
+  read: jax.Array,
+  write: jax.Array | None,
+  clear: jax.Array | None,
+  rows: int,
+) -> _Sources:
+  """Finds the chunks that wrote last.
+
+  Args:
+    written: [chunks, batch, window] int32, rows in the window of each chunk.
+    read: [chunks, batch, m] int32, rows that each chunk reads.
+    write: [chunks, batch] bool, or None for all.
+    clear: [chunks, batch] bool, or None for none.
+    rows: how many there are.
+  """
+  chunks, batch, size = written.shape
+
+  def step(carry, now):
+    last, emptied = carry  # [rows] and [batch, 1], when a row of the batch was emptied last
+    chunk, written, read, write, clear = now
+    found = last[jnp.concatenate([written, read], axis=1)]
+    own, corners = found[:, :size], found[:, size:]
+    corners = jnp.where(corners < emptied, EMPTIED, corners)
+    if clear is not None:
+      emptied = jnp.where(clear[:, None], chunk, emptied)
+    # The chunk itself; as a function of what was gathered, so that the update is in place.
+    new = select_rows(write, jnp.maximum(own, chunk), own)
+    last = last.at[written].set(new, unique_indices=True, mode="promise_in_bounds")
+    return (last, emptied), (corners, None if clear is None else own < emptied)
+
+  start = jnp.full(rows, UNWRITTEN, jnp.int32), jnp.full((batch, 1), UNWRITTEN, jnp.int32)
+  moves = jnp.arange(chunks, dtype=jnp.int32), written, read, write, clear
+  (last, emptied), (corners, stale) = jax.lax.scan(step, start, moves)
+  last = last.reshape(batch, -1)
+  return _Sources(corners, jnp.where(last < emptied, EMPTIED, last), stale)
+
+
+def _step(gates: tuple[VectorGate, ...], rows: Rows, step: _Steps):
+  """One chunk: `(rows, (c at the corners, c in the window))`, the latter two before the write."""
+  gathered = rows[jnp.concatenate([step.window, step.corners], axis=1)]
+  held, picked = jnp.split(gathered, [step.window.shape[1]], axis=1)
+  before = _fresh(step, held)
+  i, f, g = blocks.activate(gates, step.values, step.vectors)
+  new = select_rows(step.write, f * before + i * g, held)
+  return _put(rows, step.window, new), (picked, before)
+
+
+def _fresh(step: _Steps, rows: jax.Array) -> jax.Array:
+  """Zeros for rows of the window that are stale."""
+  return rows if step.stale is None else jnp.where(step.stale[..., None], 0, rows)
+
+
+def _put(rows: Rows, places: jax.Array, new: jax.Array) -> Rows:
+  return rows.at[places].set(new, unique_indices=True, mode="promise_in_bounds")
+
+
+@jax.custom_vjp
+def _recurrence(gates: tuple[VectorGate, ...], rows: Rows, steps: _Steps):
+  """C after the chunks, and at the corners before each: [chunks, batch, m, C]."""
+
+  def step(rows, now):
+    rows, (picked, _) = _step(gates, rows, now)
+    return rows, picked
+
+  return jax.lax.scan(step, rows, steps)
+
+
+def _recurrence_forward(gates, rows, steps):
+  rows, (picked, before) = jax.lax.scan(lambda rows, now: _step(gates, rows, now), rows, steps)
+  return (rows, picked), (gates, steps, before)
+
+
+def _recurrence_backward(residuals, grads):
+  gates, steps, before = residuals
+  rows_grad, picked_grad = grads
+
+  def back(carry, now):
+    grad, sums = carry
+    step, before, picked_grad = now
+    own = grad[step.window]
+    activations = blocks.activate(gates, step.values, step.vectors)
+    gate_grads = blocks.activate_backward(activations, before, own, step.write)
+    found = blocks.drive_backward(gates, step.values, step.vectors, gate_grads)
+    held_grad = select_rows(step.write, _fresh(step, own * activations[1]), own)
+    grad = _put(grad, step.window, held_grad).at[step.corners].add(picked_grad)
+    return (grad, jax.tree.map(jnp.add, sums, found[0])), found[1:]
+
+  zeros = jax.tree.map(jnp.zeros_like, gates)
+  (rows_grad, sums), (values_grad, vectors_grad) = jax.lax.scan(
+    back, (rows_grad, zeros), (steps, before, picked_grad), reverse=True
+  )
+  return sums, rows_grad, _Steps(values_grad, vectors_grad, None, None, None, None)
+
+
+_recurrence.defvjp(_recurrence_forward, _recurrence_backward)
+
+
+@jax.checkpoint
+def _take(array: jax.Array, source: jax.Array) -> jax.Array:
+  """Of `array` [chunks, batch, ...] the chunks in `source` [n, batch, m]: [n, batch, m, ...]."""
+  return array[jnp.maximum(source, 0), jnp.arange(source.shape[1])[:, None]]
+
+
+def _hidden(gate, vectors, inputs, source, cells, grid, hidden, cell) -> jax.Array:
+  """H at some cells, from the chunks that wrote them last: [n, batch, m, C].
+
+  Args:
+    gate: the output gate.
+    vectors: what each chunk tells it, [chunks, batch, C].
+    inputs: the chunks.
+    source: see `_Sources`, [n, batch, m].
+    cells: [n, batch, m], which cells.
+    grid: cells per axis.
+    hidden: h before all chunks, [batch, cells of the grid, C].
+    cell: c at the cells, [n, batch, m, C].
+  """
+  write_at, spread = _take(inputs.write_at, source), _take(inputs.spread, source)
+  positions = [
+    cell_positions(size, write_at.dtype)[index][..., None]
+    for size, index in zip(grid, jnp.unravel_index(cells, grid), strict=True)
+  ]
+  value = math.prod(gaussian_factors_at(positions, write_at, spread)).astype(cell.dtype)
+  written = gate.apply(value[..., None], _take(vectors, source))[..., 0, :]
+  written = jax.nn.sigmoid(written) * jnp.tanh(cell)
+  unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
+  unwritten = jnp.where((source == UNWRITTEN)[..., None], unwritten, 0)
+  return jnp.where((source >= 0)[..., None], written, unwritten)
