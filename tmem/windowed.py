@@ -7,6 +7,11 @@ XLA update the rows in place; a read that merely came first would cost a copy of
 
 The forward pass keeps the rows that a step overwrites. The backward pass puts them back, so the
 state is rebuilt step by step, and what is stored does not depend on the grid.
+
+Nor does the cost of emptying a row of the batch: it begins an epoch of the row. A cell bears the
+epoch in which a window held it last, and counts as zeros in a later one; at the end such cells
+become zeros. The backward pass needs no epochs, only which of the gathered rows counted: to it the
+others are off the grid, where it finds zeros and drops gradients.
 """
 
 import functools
@@ -16,7 +21,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from tmem.cell import Gates, MemoryState, StepInputs, lstm_update, memory_step, select_rows
+from tmem.cell import Gates, MemoryState, StepInputs, lstm_update, select_rows
 from tmem.grid import corner_weights
 from tmem.typing import Coords, Features, Grid, Spread, Volume
 from tmem.window import Window, window_at
@@ -52,6 +57,11 @@ class _Plan(NamedTuple):
   window: Grid
 
 
+class _Epochs(NamedTuple):
+  cells: jax.Array  # [batch * cells, 1] int32
+  rows: jax.Array  # [batch, 1, 1] int32
+
+
 class _Chunk(NamedTuple):
   write_at: Coords
   content: Features
@@ -59,38 +69,55 @@ class _Chunk(NamedTuple):
   weights: jax.Array  # [batch, reads, corners]
   write: jax.Array | None
   corners: jax.Array  # [batch, reads * corners] int32
+  clear: jax.Array | None
+
+
+_Carry = tuple[Rows, _Epochs | None]  # no epochs where no row is ever emptied
+_Alive = tuple[jax.Array, jax.Array] | None  # [batch, n] bool: which places count; None: all
 
 
 def windowed_scan(
   params: WindowGates, state: MemoryState, inputs: StepInputs, window: Grid
 ) -> tuple[MemoryState, jax.Array]:
-  """Same contract as `tmem.scan.plain_scan`, with an update of `window` cells per axis.
-
-  Where rows may be emptied on the way all cells change: that is the plain scan, which recomputes
-  each step backwards, and costs more than updating all cells does.
-  """
-  if inputs.clear is not None:
-    step = jax.checkpoint(functools.partial(memory_step, params, window=window))
-    return jax.lax.scan(step, state, inputs)
+  """Same contract as `tmem.scan.plain_scan`, with an update of `window` cells per axis."""
   shape = state.hidden.shape
   plan = _Plan(shape[0], shape[1:-1], window)
   rows = jnp.concatenate([state.hidden, state.cell], axis=-1).reshape(-1, 2 * shape[-1])
   corners, weights = corner_weights(inputs.read_at, plan.grid)
   corners = corners.reshape(*corners.shape[:2], -1)
-  chunks = _Chunk(inputs.write_at, inputs.content, inputs.spread, weights, inputs.write, corners)
-  rows, reads = _scan(plan, params, rows, chunks)
-  hidden, cell = jnp.split(rows.reshape(*shape[:-1], -1), 2, axis=-1)
+  write_at, content, spread, write, clear = inputs[1:]
+  chunks = _Chunk(write_at, content, spread, weights, write, corners, clear)
+  carry, reads = _scan(plan, params, (rows, _first_epochs(plan, clear)), chunks)
+  hidden, cell = jnp.split(_alive_at_last(plan, carry).reshape(*shape[:-1], -1), 2, axis=-1)
   return state._replace(hidden=hidden, cell=cell), reads
 
 
-def _places(plan: _Plan, halo: int, chunk: _Chunk) -> tuple[jax.Array, jax.Array]:
+def _first_epochs(plan: _Plan, clear: jax.Array | None) -> _Epochs | None:
+  if clear is None:
+    return None
+  cells = plan.batch * math.prod(plan.grid)
+  return _Epochs(jnp.zeros((cells, 1), jnp.int32), jnp.zeros((plan.batch, 1, 1), jnp.int32))
+
+
+def _alive_at_last(plan: _Plan, carry: _Carry) -> jax.Array:
+  """The rows as [batch, cells, 2C]; zeros if no window held them since they were emptied."""
+  rows, epochs = carry
+  rows = rows.reshape(plan.batch, -1, rows.shape[-1])
+  if epochs is None:
+    return rows
+  return jnp.where(epochs.cells.reshape(plan.batch, -1, 1) >= epochs.rows, rows, 0)
+
+
+def _places(plan: _Plan, halo: int, chunk: _Chunk, alive: _Alive = None):
   """Rows that a step gathers (window with halo, then corners), and rows that it overwrites."""
   window = window_at(chunk.write_at, plan.window, plan.grid, halo)
   cells = math.prod(plan.grid)
   first = jnp.arange(plan.batch, dtype=jnp.int32)[:, None] * cells
-  around = window.cells()
-  around = jnp.where(around < 0, plan.batch * cells, around + first)
-  return jnp.concatenate([around, chunk.corners + first], axis=1), window.core().cells() + first
+  around, off_grid = window.cells(), plan.batch * cells
+  parts = [jnp.where(around < 0, off_grid, around + first), chunk.corners + first]
+  if alive is not None:  # before they are joined: later XLA would do it anew for every use
+    parts = [jnp.where(a, part, off_grid) for a, part in zip(alive, parts, strict=True)]
+  return jnp.concatenate(parts, axis=1), window.core().cells() + first
 
 
 def _gather(rows: Rows, places: jax.Array) -> jax.Array:
@@ -113,12 +140,29 @@ def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array)
   return select_rows(chunk.write, new, old).reshape(plan.batch, -1, 2 * channels), read
 
 
-def _step(plan: _Plan, params: WindowGates, rows: Rows, chunk: _Chunk):
-  """One chunk: `(rows, (read, rows that were overwritten))`."""
+def _step(plan: _Plan, params: WindowGates, carry: _Carry, chunk: _Chunk):
+  """One chunk: `(carry, (read, rows that were overwritten, which of the places count))`."""
+  rows, epochs = carry
   places, own = _places(plan, params.halo, chunk)
   gathered = _gather(rows, places)
+  epochs, alive = _next_epochs(plan, params.halo, epochs, chunk, places, own)
+  old = _core(plan, params.halo, gathered)
+  if alive is not None:
+    gathered = jnp.where(jnp.concatenate(alive, axis=1)[..., None], gathered, 0)
   new, read = _local(plan, params, chunk, gathered)
-  return _put(rows, own, new), (read, gathered)
+  return (_put(rows, own, new), epochs), (read, old, alive)
+
+
+def _next_epochs(plan: _Plan, halo: int, epochs: _Epochs | None, chunk: _Chunk, places, own):
+  """The epochs after a chunk, and which of the places count in it."""
+  if epochs is None:
+    return None, None
+  found, now = _gather(epochs.cells, places), epochs.rows + chunk.clear[:, None, None]
+  around, corners = jnp.split(found, [places.shape[1] - chunk.corners.shape[1]], axis=1)
+  alive = (around >= now)[..., 0], (corners >= epochs.rows)[..., 0]
+  # No cell is ahead of its row: the maximum is there to make the scatter depend on the gather.
+  own_epoch = jnp.maximum(_core(plan, halo, found), now)
+  return _Epochs(_put(epochs.cells, own, own_epoch), now), alive
 
 
 def _put(rows: Rows, places: jax.Array, new: jax.Array) -> Rows:
@@ -126,25 +170,22 @@ def _put(rows: Rows, places: jax.Array, new: jax.Array) -> Rows:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scan(plan: _Plan, params: WindowGates, rows: Rows, chunks: _Chunk):
-  def step(rows, chunk):
-    rows, (read, _) = _step(plan, params, rows, chunk)
-    return rows, read
+def _scan(plan: _Plan, params: WindowGates, carry: _Carry, chunks: _Chunk):
+  def step(carry, chunk):
+    carry, (read, *_) = _step(plan, params, carry, chunk)
+    return carry, read
 
-  return jax.lax.scan(step, rows, chunks)
-
-
-def _scan_forward(plan, params, rows, chunks):
-  def step(rows, chunk):
-    rows, (read, gathered) = _step(plan, params, rows, chunk)
-    return rows, (read, _overwritten(plan, params.halo, gathered))
-
-  rows, (reads, old) = jax.lax.scan(step, rows, chunks)
-  return (rows, reads), (params, rows, old, chunks)
+  return jax.lax.scan(step, carry, chunks)
 
 
-def _overwritten(plan: _Plan, halo: int, gathered: jax.Array) -> jax.Array:
-  """The rows of the window among those gathered: [batch, cells, 2C]."""
+def _scan_forward(plan, params, carry, chunks):
+  step = functools.partial(_step, plan, params)
+  carry, (reads, *kept) = jax.lax.scan(step, carry, chunks)
+  return (carry, reads), (params, carry[0], kept, chunks)
+
+
+def _core(plan: _Plan, halo: int, gathered: jax.Array) -> jax.Array:
+  """The window without its halo among what was gathered: [batch, cells, channels]."""
   shape = [min(w, n) + 2 * halo for w, n in zip(plan.window, plan.grid, strict=True)]
   around = gathered[:, : math.prod(shape)].reshape(len(gathered), *shape, -1)
   for axis, size in enumerate(shape, start=1):
@@ -153,22 +194,22 @@ def _overwritten(plan: _Plan, halo: int, gathered: jax.Array) -> jax.Array:
 
 
 def _scan_backward(plan, residuals, grads):
-  params, rows, old, chunks = residuals
-  rows_grad, read_grads = grads
+  params, rows, kept, chunks = residuals
+  (rows_grad, _), read_grads = grads
   zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, rows.dtype), params)
   (_, rows_grad, sums), chunk_grads = jax.lax.scan(
     functools.partial(_step_backward, plan, params),
     (rows, rows_grad, zeros),
-    (old, chunks, read_grads),
+    (kept, chunks, read_grads),
     reverse=True,
   )
-  return jax.tree.map(lambda g, p: g.astype(p.dtype), sums, params), rows_grad, chunk_grads
+  return jax.tree.map(lambda g, p: g.astype(p.dtype), sums, params), (rows_grad, None), chunk_grads
 
 
 def _step_backward(plan: _Plan, params: WindowGates, carry, now):
   rows, rows_grad, sums = carry
-  old, chunk, read_grad = now
-  places, own = _places(plan, params.halo, chunk)
+  (old, alive), chunk, read_grad = now
+  places, own = _places(plan, params.halo, chunk, alive)
   rows = _put(rows, own, old)
   new_grad = _gather(rows_grad, own)
 
@@ -180,7 +221,7 @@ def _step_backward(plan: _Plan, params: WindowGates, carry, now):
   rows_grad = _put(rows_grad, own, 0 * new_grad)
   rows_grad = rows_grad.at[places].add(gathered_grad, mode="drop")
   sums = jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, params_grad)
-  return (rows, rows_grad, sums), _Chunk(*floats_grad, None, None)
+  return (rows, rows_grad, sums), _Chunk(*floats_grad, None, None, None)
 
 
 _scan.defvjp(_scan_forward, _scan_backward)

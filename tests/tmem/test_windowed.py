@@ -13,17 +13,19 @@ from tmem.window import window_at
 
 DYNAMICS = ("convlstm", "parallel", "selective")
 CASES = [
-  ((6, 5, 7), (4, 3, 4), False),  # windows in the middle and at the border
-  ((1, 9), (3, 4), True),  # wider than an axis, and an axis of one cell
-  ((5, 5), (1, 1), False),
+  ((6, 5, 7), (4, 3, 4), False, False),  # windows in the middle and at the border
+  ((1, 9), (3, 4), True, False),  # wider than an axis, and an axis of one cell
+  ((5, 5), (1, 1), False, False),
+  ((4, 3), (2, 4), False, True),
+  ((1, 9), (3, 4), True, True),
 ]
 
 
 @pytest.mark.parametrize("name", DYNAMICS)
-@pytest.mark.parametrize(("grid", "window", "masked"), CASES)
-def test_fast_equals_plain(name, grid, window, masked, random_case, results):
+@pytest.mark.parametrize(("grid", "window", "masked", "cleared"), CASES)
+def test_fast_equals_plain(name, grid, window, masked, cleared, random_case, results):
   with jax.enable_x64(True):
-    case = random_case(name, grid, 6, masked)
+    case = random_case(name, grid, 12 if cleared else 6, masked, cleared)
     plain, fast = (results(case, implementation=i, window=window) for i in ("plain", "fast"))
     chex.assert_trees_all_close(fast, plain, rtol=1e-10, atol=1e-10)
 
@@ -47,6 +49,20 @@ def test_cells_outside_of_the_window_keep_their_contents_exactly(name, random_ca
   for ours, before in ((after.hidden, state.hidden), (after.cell, state.cell)):
     np.testing.assert_array_equal(np.asarray(ours)[~changed], before[~changed])
     assert (np.asarray(ours)[changed] != before[changed]).all()
+
+
+def test_nothing_is_left_of_an_emptied_row_not_even_nan(random_case):
+  grid, window = (7, 6), (3, 2)
+  params, state, inputs = random_case("convlstm", grid, 2, dtype=np.float32)
+  state.hidden[0], state.cell[0] = np.nan, np.nan
+  inputs = inputs._replace(clear=np.array([[True, False], [False, False]]))
+  after, reads = jax.jit(lambda *case: memory_scan(*case, window=window))(params, state, inputs)
+  held = [window_at(jnp.asarray(at), window, grid).mask() for at in inputs.write_at]
+  held = np.asarray(held[0] | held[1])[0]
+  assert np.isnan(reads[0, 0]).all()  # before it is emptied
+  assert np.isfinite(reads[1, 0]).all()
+  for ours in (after.hidden, after.cell):
+    np.testing.assert_array_equal(np.asarray(ours)[0].any(-1), held)
 
 
 def test_a_window_is_around_its_place_and_on_the_grid():
@@ -82,12 +98,14 @@ def test_the_jump_of_a_window_is_bounded_by_the_tail_of_the_gaussian(random_case
   assert jump(np.full((1, 1), 0.4, np.float32)) > 1e-2
 
 
-@pytest.mark.parametrize("name", ["convlstm", "selective"])
-def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(name, random_case, results):
+@pytest.mark.parametrize(
+  ("name", "cleared"), [("convlstm", False), ("selective", False), ("convlstm", True)]
+)
+def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(name, cleared, random_case, results):
   def per_step(cells):
     sizes = []
     for chunks in (16, 48):
-      case = random_case(name, (cells, cells), chunks, channels=8, dtype=np.float32)
+      case = random_case(name, (cells, cells), chunks, False, cleared, channels=8, dtype=np.float32)
       compiled = jax.jit(lambda case: results(case, window=(3, 3))).lower(case).compile()
       sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     return (sizes[1] - sizes[0]) / 32
@@ -98,17 +116,20 @@ def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(name, random_case, res
 
 
 @pytest.mark.parametrize("name", ["convlstm", "selective"])
+@pytest.mark.parametrize("cleared", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
-def test_no_step_copies_the_state(name, backward, random_case, results):
+def test_no_step_copies_the_state(name, backward, cleared, random_case, results):
   cells, channels, batch = 16, 8, 2
-  case = random_case(name, (cells, cells), 8, channels=channels, dtype=np.float32)
+  case = random_case(name, (cells, cells), 8, False, cleared, channels=channels, dtype=np.float32)
   run = results if backward else lambda case, **settings: memory_scan(*case, **settings)
   text = jax.jit(lambda case: run(case, window=(3, 3))).lower(case).compile().as_text()
-  rows = f"f32[{batch * cells * cells},{2 * channels}]"
   loops = [c for c in re.split(r"\n(?=\S)", text) if not c.startswith("ENTRY")]
-  assert any(rows in c for c in loops)
-  copies = re.compile(rf"= {re.escape(rows)}\S* (copy|copy-start)\(")
-  assert not [line for c in loops for line in c.splitlines() if copies.search(line)]
+  rows = f"f32[{batch * cells * cells},{2 * channels}]"
+  epochs = f"s32[{batch * cells * cells},1]"
+  for array, there in ((rows, True), (epochs, cleared)):
+    assert any(array in c for c in loops) == there
+    copies = re.compile(rf"= {re.escape(array)}\S* (copy|copy-start)\(")
+    assert not [line for c in loops for line in c.splitlines() if copies.search(line)]
 
 
 BAD = [
