@@ -126,7 +126,7 @@ def _gather(rows: Rows, places: jax.Array) -> jax.Array:
 
 
 def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array):
-  """What a step makes of the rows that it gathered: new rows [batch, cells, 2C], and the read."""
+  """What a step makes of the rows that it gathered: new (h, c) [batch, cells, C], and the read."""
   inputs = StepInputs(None, chunk.write_at, chunk.content, chunk.spread)
   window = window_at(chunk.write_at, plan.window, plan.grid, params.halo)
   cells, channels = math.prod(window.shape), gathered.shape[-1] // 2
@@ -136,8 +136,10 @@ def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array)
 
   old = window.cut(around)
   gates = params.window_preactivations(inputs, around[..., :channels], window)
-  new = jnp.concatenate(lstm_update(gates, old[..., channels:]), axis=-1)
-  return select_rows(chunk.write, new, old).reshape(plan.batch, -1, 2 * channels), read
+  hidden, cell = jnp.split(old, 2, axis=-1)
+  new_hidden, new_cell = lstm_update(gates, cell)
+  new = select_rows(chunk.write, new_hidden, hidden), select_rows(chunk.write, new_cell, cell)
+  return tuple(a.reshape(plan.batch, -1, channels) for a in new), read
 
 
 def _step(plan: _Plan, params: WindowGates, carry: _Carry, chunk: _Chunk):
@@ -150,7 +152,11 @@ def _step(plan: _Plan, params: WindowGates, carry: _Carry, chunk: _Chunk):
   if alive is not None:
     gathered = jnp.where(jnp.concatenate(alive, axis=1)[..., None], gathered, 0)
   new, read = _local(plan, params, chunk, gathered)
-  return (_put(rows, own, new), epochs), (read, old, alive)
+  # One after the other: XLA does not vectorise on a CPU what it computes into a joined array.
+  channels = rows.shape[1] // 2
+  for half, own_new in zip((slice(channels), slice(channels, None)), new, strict=True):
+    rows = rows.at[own, half].set(own_new, unique_indices=True, mode="promise_in_bounds")
+  return (rows, epochs), (read, old, alive)
 
 
 def _next_epochs(plan: _Plan, halo: int, epochs: _Epochs | None, chunk: _Chunk, places, own):
@@ -214,7 +220,8 @@ def _step_backward(plan: _Plan, params: WindowGates, carry, now):
   new_grad = _gather(rows_grad, own)
 
   def local(params, floats, gathered):
-    return _local(plan, params, _Chunk(*floats, *chunk[4:]), gathered)
+    new, read = _local(plan, params, _Chunk(*floats, *chunk[4:]), gathered)
+    return jnp.concatenate(new, axis=-1), read
 
   _, backward = jax.vjp(local, params, tuple(chunk[:4]), _gather(rows, places))
   params_grad, floats_grad, gathered_grad = backward((new_grad, read_grad))
