@@ -27,7 +27,7 @@ from bench_functions import Shape
 PUBLISHED = Shape("published", 8, 512, 384, 32, (8, 8, 8), 16)
 MEMORY_SHAPES = (
   PUBLISHED,
-  Shape("quickstart", 8, 256, 128, 32, (3, 3, 3), 1),
+  Shape("small grid", 8, 256, 128, 32, (3, 3, 3), 1),
   Shape("small batch", 4, 256, 128, 32, (8, 8, 8), 16),
 )
 VARIANT_SHAPES = (PUBLISHED, PUBLISHED._replace(name="fine chunks", chunk_size=2))
@@ -44,16 +44,16 @@ VARIANTS = {
 # times its own "local".
 STEPS = {
   "local": {"method": "local"},
-  "convlstm": {"method": "tensor_local"},
   "selective": {"method": "tensor_local", "dynamics": "selective"},
-  "convlstm, window": {"method": "tensor_local", "memory_update": "window"},
+  "convlstm": {"method": "tensor_local", "dynamics": "convlstm"},
+  "convlstm, window": {"method": "tensor_local", "dynamics": "convlstm", "memory_update": "window"},
 }
 STEP_SHAPES = {
   "cpu preset": {"preset": "cpu"},
   "four blocks": {
     "preset": "cpu", "num_layers": 4, "features": 128, "num_heads": 4, "batch_size": 4,
     "max_length": 256, "window": 64, "memory_channels": 32, "grid": (8, 8, 8), "chunk_size": 16,
-    "memory_every_n_layers": 1,
+    "read_heads": 1, "memory_every_n_layers": 1,
   },
 }  # fmt: skip
 VOCABULARY = {"cpu preset": 256, "four blocks": 2000}

@@ -23,7 +23,7 @@ def memory_layer(shape: Shape, changes: dict) -> dict:
 
   import tmem
 
-  config = tmem.MemoryConfig(
+  config = tmem.MemoryConfig.published(
     channels=shape.channels, grid=shape.grid, chunk_size=shape.chunk_size, **changes
   )
   graphdef, params = nnx.split(tmem.TensorMemory(config, shape.features, rngs=nnx.Rngs(0)))

@@ -34,8 +34,10 @@ local_1              --method=local --seed=1
 tensor_local_1       --method=tensor_local --seed=1
 local_2              --method=local --seed=2
 tensor_local_2       --method=tensor_local --seed=2
-one_cell             --method=tensor_local --grid=1,1,1 --memory_channels=128
-local_wide           --method=local --mlp_features=557
+one_cell             --method=tensor_local --grid=1,1,1
+one_cell_256         --method=tensor_local --grid=1,1,1 --memory_channels=256 --read_heads=1
+published_gates      --method=tensor_local --dynamics=convlstm --grid=3,3,3 --memory_channels=32 --read_heads=1
+local_wide           --method=local --mlp_features=729
 local_longer         --method=local --steps=1700
 local_window_64      --method=local --window=64
 base                 --method=base

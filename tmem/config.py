@@ -68,17 +68,17 @@ class MemoryConfig:
     ValueError: naming the field, what came and what is right.
   """
 
-  channels: int = 32
-  grid: tuple[int, ...] = (3, 3, 3)
+  channels: int = 128
+  grid: tuple[int, ...] = (2, 2, 2)
   chunk_size: int = 1
   sigma_scale: float = 1.0
   sigma_min: float | None = None
   sigma_max: float | None = None
   read_query: str = "first"
-  dynamics: str = "convlstm"
+  dynamics: str = "selective"
   update: str = "dense"
   window: tuple[int, ...] = (4, 4, 4)
-  read_heads: int = 1
+  read_heads: int = 4
   write_heads: int = 1
   write: str = "gaussian"
   coordinate_heads: str = "shared"
@@ -123,7 +123,9 @@ class MemoryConfig:
 
   @classmethod
   def published(cls, **changes) -> "MemoryConfig":
-    """The paper's settings (arXiv 2605.27686, language): C=32, 8×8×8, K=16, forget bias 0.
+    """The paper's settings (arXiv 2605.27686, language).
+
+    Those are the gates of a ConvLSTM, C=32, 8×8×8, K=16, one read head, forget bias 0.
 
     Args:
       **changes: fields that shall differ.
@@ -131,8 +133,9 @@ class MemoryConfig:
     Raises:
       ValueError: as the class.
     """
-    settings = {"channels": 32, "grid": (8, 8, 8), "chunk_size": 16, "forget_bias": 0.0}
-    return cls(**{**settings, "read_query": "first", "tail": "commit", **changes})
+    sizes = {"channels": 32, "grid": (8, 8, 8), "chunk_size": 16}
+    rules = {"dynamics": "convlstm", "read_heads": 1, "forget_bias": 0.0}
+    return cls(**{**sizes, **rules, "read_query": "first", "tail": "commit", **changes})
 
   @property
   def cells(self) -> int:

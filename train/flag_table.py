@@ -88,7 +88,7 @@ MEMORY = {
     "Who reads: the chunk's first token for all, or each token.",
   ),
   "dynamics": Flag(
-    Choice(DYNAMICS), _MEMORY.dynamics, "What the gates see: write and state, write, or a vector."
+    Choice(DYNAMICS), None, "What the gates see: write and state, write, or a vector."
   ),
   "memory_update": Flag(
     Choice(UPDATES), _MEMORY.update, "Which cells a write changes: all, or a window around it."
@@ -97,7 +97,7 @@ MEMORY = {
   "memory_write": Flag(
     Choice(WRITES), _MEMORY.write, "A Gaussian around the coordinate, or the nearest cell alone."
   ),
-  "read_heads": Flag(Integer(1), _MEMORY.read_heads, "Places that a query reads."),
+  "read_heads": Flag(Integer(1), None, "Places that a query reads."),
   "write_heads": Flag(Integer(1), _MEMORY.write_heads, "Places that a chunk writes."),
   "coordinate_heads": Flag(
     Choice(COORDINATE_HEADS), _MEMORY.coordinate_heads, "One for reads and writes, or two."

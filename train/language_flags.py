@@ -91,9 +91,11 @@ TABLE: dict[str, tuple[Any, ...]] = {
   "window": (16, 16, 8, 64, 64),
   "dropout": (0.0, 0.0, 0.1, 0.2, 0.4),
   # Memory.
-  "memory_channels": (32, 32, 4, 32, 32),
-  "grid": ((3, 3, 3), (3, 3, 3), (2, 2, 2), (8, 8, 8), (4, 4, 4)),
-  "chunk_size": (1, 1, 2, 16, 2),
+  "dynamics": ("selective", "selective", "selective", "convlstm", "selective"),
+  "memory_channels": (128, 128, 4, 32, 256),
+  "grid": ((2, 2, 2), (2, 2, 2), (2, 2, 2), (8, 8, 8), (2, 2, 2)),
+  "read_heads": (4, 4, 2, 1, 4),
+  "chunk_size": (1, 1, 2, 16, 1),
   "forget_bias": (3.0, 3.0, 3.0, 0.0, 3.0),
   "memory_every_n_layers": (2, 3, 1, 1, 4),
   # Optimisation.

@@ -114,6 +114,7 @@ def test_numbers_of_numpy_survive_json():
 def test_published_settings():
   config = MemoryConfig.published()
   assert (config.channels, config.grid, config.chunk_size) == (32, (8, 8, 8), 16)
+  assert (config.dynamics, config.read_heads, config.write_heads) == ("convlstm", 1, 1)
   assert (config.forget_bias, config.read_query, config.tail) == (0.0, "first", "commit")
   assert (config.sigma_scale, config.sigma_min, config.sigma_max) == (1.0, None, None)
   changed = MemoryConfig.published(channels=4, tail="hold")

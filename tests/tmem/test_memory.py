@@ -58,7 +58,7 @@ def test_each_part_that_can_be_exchanged_matches_the_numpy_memory(
 
 def test_a_write_into_the_nearest_cell_leaves_all_others(randomised):
   """With gates that keep a cell unless something is written there."""
-  memory = make(write="nearest", grid=(4, 4), chunk_size=1)
+  memory = make(write="nearest", grid=(4, 4), chunk_size=1, read_heads=1)
   x = random_tokens(1, batch=1)
   _, state = memory(x, memory.init_state(1))
   at = np.tanh(memory.coordinate(x[0, 0]))[::-1]
@@ -124,7 +124,7 @@ def test_a_summary_starts_with_the_mean_of_its_tokens_and_tells_them_apart():
 
 
 def test_initial_parameters():
-  memory = make(grid=(3, 4, 5), forget_bias=3.0)
+  memory = make(dynamics="convlstm", grid=(3, 4, 5), forget_bias=3.0)
   assert memory.gates.depthwise.shape == (3, 3, 4)
   np.testing.assert_array_equal(memory.gates.depthwise[:, 1], 1.0)
   np.testing.assert_array_equal(memory.gates.depthwise[:, ::2], 0.0)
@@ -141,7 +141,7 @@ def test_initial_parameters():
 
 
 def test_published_is_the_memory_with_a_neutral_forget_gate():
-  memory = make(forget_bias=0.0)
+  memory = make(dynamics="convlstm", forget_bias=0.0)
   np.testing.assert_array_equal(memory.gates.pointwise_bias[...], 0.0)
 
 

@@ -24,12 +24,14 @@ def test_presets_say_what_they_promise(tmp_path):
   quick = parse(tmp_path)
   model, memory = quick.model, quick.model.memory
   assert (model.num_layers, model.features, model.num_heads, model.max_length) == (2, 128, 4, 256)
-  assert (model.window, memory.chunk_size, memory.forget_bias, memory.channels) == (16, 1, 3.0, 32)
-  assert (memory.grid, quick.run.batch_size, quick.optim.learning_rate) == ((3, 3, 3), 8, 2e-3)
+  assert (model.window, memory.chunk_size, memory.forget_bias, memory.channels) == (16, 1, 3.0, 128)
+  assert (memory.dynamics, memory.read_heads) == ("selective", 4)
+  assert (memory.grid, quick.run.batch_size, quick.optim.learning_rate) == ((2, 2, 2), 8, 2e-3)
   paper = parse(tmp_path, "--preset=paper")
   model, memory = paper.model, paper.model.memory
   assert (model.num_layers, model.features, model.num_heads, model.max_length) == (8, 384, 8, 512)
   assert (memory.channels, memory.grid, memory.chunk_size) == (32, (8, 8, 8), 16)
+  assert (memory.dynamics, memory.read_heads) == ("convlstm", 1)
   assert (memory.forget_bias, model.dropout, paper.optim.warmup_steps) == (0.0, 0.2, 1000)
 
 
@@ -133,7 +135,7 @@ def test_help_names_every_flag_with_its_default(capsys):
   assert len(declared) > 40
   for name in declared:
     assert f"--{name}" in shown or f"--[no]{name}" in shown, name
-  assert "(default: 3,3,3)" in shown
+  assert "(default: 2,2,2)" in shown
   assert all(len(line) <= 100 for line in shown.splitlines())
 
 
