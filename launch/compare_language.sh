@@ -37,7 +37,7 @@ tensor_local_2       --method=tensor_local --seed=2
 one_cell             --method=tensor_local --grid=1,1,1
 one_cell_256         --method=tensor_local --grid=1,1,1 --memory_channels=256 --read_heads=1
 published_gates      --method=tensor_local --dynamics=convlstm --grid=3,3,3 --memory_channels=32 --read_heads=1
-local_wide           --method=local --mlp_features=729
+local_wide           --method=local --mlp_features=728
 local_longer         --method=local --steps=1700
 local_window_64      --method=local --window=64
 base                 --method=base

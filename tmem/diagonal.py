@@ -176,12 +176,15 @@ def _hidden_before(
     drive = jax.tree.map(lambda a: _at_source(a, source), drive)
   if cells is not None:
     values, gate = outer_product_at(drive.factors, cells), gate.at(cells)
-    unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
   else:
-    values, unwritten = drive.values(), jnp.broadcast_to(hidden, picked.shape)
+    values = drive.values()
   found = jax.nn.sigmoid(gate.apply(values, drive.vectors[0])) * jnp.tanh(picked)
   if source is None:
-    return found.at[0].set(unwritten[0])
+    return found.at[0].set(blocks.pick(hidden, None if cells is None else cells[0]))
+  if cells is not None:
+    unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
+  else:
+    unwritten = jnp.broadcast_to(hidden, picked.shape)
   if emptied is not None:
     emptied = jnp.concatenate([jnp.zeros_like(emptied[:1]), emptied[:-1]])
     unwritten = jnp.where(emptied[..., None, None], 0, unwritten)

@@ -18,8 +18,8 @@ from tmem.grid import cell_positions, corner_weights, gaussian_factors_at, outer
 from tmem.selective import SelectiveParams, VectorGate
 from tmem.typing import Grid
 from tmem.window import window_at
-from tmem.windowed import windowed_scan
 
+OUTPUT = 2  # place of o in the order i, f, o, g
 UNWRITTEN, EMPTIED = -1, -2  # in place of the chunk that wrote a cell last
 
 Rows = jax.Array  # [batch * cells, C]: c of every cell
@@ -50,7 +50,7 @@ class _Sources(NamedTuple):
 
   Attributes:
     read: [chunks, batch, m], of the corners before each chunk.
-    after: [batch, cells], after the last chunk.
+    after: [batch * cells], after the last chunk.
     stale: see `_Steps`.
   """
 
@@ -64,39 +64,51 @@ def windowed_selective_scan(
 ) -> tuple[MemoryState, jax.Array]:
   """Same contract as `tmem.windowed.windowed_scan`."""
   batch, *grid, channels = shape = state.hidden.shape
-  chunks, cells = len(inputs.content), math.prod(grid)
-  own = window_at(inputs.write_at.reshape(chunks * batch, -1), window, tuple(grid))
-  size = math.prod(own.shape)
-  if chunks * size < cells:  # what follows looks at all cells once
-    return windowed_scan(params, state, inputs, window)
+  chunks, cells, grid = len(inputs.content), math.prod(grid), tuple(grid)
+  flat = (inputs.write_at.reshape(chunks * batch, -1), inputs.spread.reshape(-1))
+  own = window_at(flat[0], window, grid)
   corners, weights = corner_weights(inputs.read_at, grid)
   corners = corners.reshape(chunks, batch, -1)
   gates, drive = params.linear(inputs, grid, state.hidden.dtype)
   i, f, output, g = drive.vectors
-  factors = own.gaussian_factors(
-    inputs.write_at.reshape(chunks * batch, -1), inputs.spread.reshape(-1), state.hidden.dtype
+  values = outer_product(
+    tuple(a[..., None] for a in own.gaussian_factors(*flat, state.hidden.dtype))
   )
-  values = outer_product(tuple(factor[..., None] for factor in factors))
   first = cells * jnp.arange(batch, dtype=jnp.int32)[:, None]
-  written, read = own.cells().reshape(chunks, batch, size) + first, corners + first
-  sources = _sources(written, read, inputs.write, inputs.clear, batch * cells)
+  written = own.cells().reshape(chunks, batch, -1) + first
+  sources = _sources(written, corners + first, inputs.write, inputs.clear, batch * cells)
   steps = _Steps(
-    values.reshape(chunks, batch, size, 1), (i, f, g), written, read, inputs.write, sources.stale
+    values.reshape(*written.shape, 1),
+    (i, f, g),
+    written,
+    corners + first,
+    inputs.write,
+    sources.stale,
   )
   rows, picked = _recurrence(
     (gates[0], gates[1], gates[3]), state.cell.reshape(-1, channels), steps
   )
+  rows = _emptied(inputs.clear, sources.after, rows)
 
   hidden = state.hidden.reshape(batch, cells, channels)
-  at_corners = _hidden(gates[2], output, inputs, sources.read, corners, tuple(grid), hidden, picked)
-  at_corners = at_corners.reshape(*weights.shape, channels)
-  reads = jnp.sum(at_corners * weights[..., None].astype(at_corners.dtype), axis=-2)
-  cell = rows.reshape(1, batch, cells, channels)
-  if inputs.clear is not None:
-    cell = jnp.where((sources.after == EMPTIED)[..., None], 0, cell)
-  every = jnp.broadcast_to(jnp.arange(cells, dtype=jnp.int32), (1, batch, cells))
-  hidden = _hidden(gates[2], output, inputs, sources.after[None], every, tuple(grid), hidden, cell)
-  return state._replace(hidden=hidden.reshape(shape), cell=cell.reshape(shape)), reads
+  last = _Last(gates[OUTPUT], output, inputs, grid)
+  seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, channels)
+  reads = jnp.sum(seen * weights[..., None].astype(seen.dtype), axis=-2)
+  if written[:, 0].size < cells:  # so few writes that most cells keep their h
+    new = jax.nn.sigmoid(last.gate.apply(steps.values, output)) * jnp.tanh(rows[written])
+    mine = sources.after[written] == jnp.arange(chunks)[:, None, None]
+    hidden = _emptied(inputs.clear, sources.after, hidden.reshape(-1, channels))
+    hidden = hidden.at[jnp.where(mine, written, batch * cells)].set(new, mode="drop")
+  else:
+    every = jnp.broadcast_to(jnp.arange(cells, dtype=jnp.int32), (1, batch, cells))
+    after = sources.after.reshape(every.shape)
+    hidden = last.hidden(after, every, hidden, rows.reshape(*every.shape, channels))
+  return state._replace(hidden=hidden.reshape(shape), cell=rows.reshape(shape)), reads
+
+
+def _emptied(clear: jax.Array | None, after: jax.Array, rows: Rows) -> Rows:
+  """Zeros for the rows that were emptied and not written since."""
+  return rows if clear is None else jnp.where((after == EMPTIED)[:, None], 0, rows)
 
 
 def _sources(
@@ -133,8 +145,8 @@ def _sources(
   start = jnp.full(rows, UNWRITTEN, jnp.int32), jnp.full((batch, 1), UNWRITTEN, jnp.int32)
   moves = jnp.arange(chunks, dtype=jnp.int32), written, read, write, clear
   (last, emptied), (corners, stale) = jax.lax.scan(step, start, moves)
-  last = last.reshape(batch, -1)
-  return _Sources(corners, jnp.where(last < emptied, EMPTIED, last), stale)
+  emptied = last.reshape(batch, -1) < emptied
+  return _Sources(corners, jnp.where(emptied.reshape(-1), EMPTIED, last), stale)
 
 
 def _step(gates: tuple[VectorGate, ...], rows: Rows, step: _Steps):
@@ -197,33 +209,45 @@ def _recurrence_backward(residuals, grads):
 _recurrence.defvjp(_recurrence_forward, _recurrence_backward)
 
 
-@jax.checkpoint
-def _take(array: jax.Array, source: jax.Array) -> jax.Array:
-  """Of `array` [chunks, batch, ...] the chunks in `source` [n, batch, m]: [n, batch, m, ...]."""
-  return array[jnp.maximum(source, 0), jnp.arange(source.shape[1])[:, None]]
+class _Last(NamedTuple):
+  """What it takes to say of the chunk that wrote a cell last what its output gate shows.
 
-
-def _hidden(gate, vectors, inputs, source, cells, grid, hidden, cell) -> jax.Array:
-  """H at some cells, from the chunks that wrote them last: [n, batch, m, C].
-
-  Args:
+  Attributes:
     gate: the output gate.
     vectors: what each chunk tells it, [chunks, batch, C].
     inputs: the chunks.
-    source: see `_Sources`, [n, batch, m].
-    cells: [n, batch, m], which cells.
     grid: cells per axis.
-    hidden: h before all chunks, [batch, cells of the grid, C].
-    cell: c at the cells, [n, batch, m, C].
   """
-  write_at, spread = _take(inputs.write_at, source), _take(inputs.spread, source)
-  positions = [
-    cell_positions(size, write_at.dtype)[index][..., None]
-    for size, index in zip(grid, jnp.unravel_index(cells, grid), strict=True)
-  ]
-  value = math.prod(gaussian_factors_at(positions, write_at, spread)).astype(cell.dtype)
-  written = gate.apply(value[..., None], _take(vectors, source))[..., 0, :]
-  written = jax.nn.sigmoid(written) * jnp.tanh(cell)
-  unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
-  unwritten = jnp.where((source == UNWRITTEN)[..., None], unwritten, 0)
-  return jnp.where((source >= 0)[..., None], written, unwritten)
+
+  gate: VectorGate
+  vectors: jax.Array
+  inputs: StepInputs
+  grid: Grid
+
+  def hidden(
+    self, source: jax.Array, cells: jax.Array, hidden: jax.Array, cell: jax.Array
+  ) -> jax.Array:
+    """H at some cells: [n, batch, m, C].
+
+    Args:
+      source: who wrote them last, see `_Sources`: [n, batch, m].
+      cells: which cells, [n, batch, m].
+      hidden: h before all chunks, [batch, cells of the grid, C].
+      cell: c there, [n, batch, m, C].
+    """
+    write_at, spread = (_take(a, source) for a in (self.inputs.write_at, self.inputs.spread))
+    positions = [
+      cell_positions(size, write_at.dtype)[index][..., None]
+      for size, index in zip(self.grid, jnp.unravel_index(cells, self.grid), strict=True)
+    ]
+    value = math.prod(gaussian_factors_at(positions, write_at, spread)).astype(cell.dtype)
+    output = self.gate.apply(value[..., None], _take(self.vectors, source))[..., 0, :]
+    written = jax.nn.sigmoid(output) * jnp.tanh(jnp.where((source >= 0)[..., None], cell, 0))
+    unwritten = jax.vmap(blocks.pick, in_axes=(None, 0))(hidden, cells)
+    unwritten = jnp.where((source == UNWRITTEN)[..., None], unwritten, 0)
+    return jnp.where((source >= 0)[..., None], written, unwritten)
+
+
+def _take(array: jax.Array, source: jax.Array) -> jax.Array:
+  """Of `array` [chunks, batch, ...] the chunks in `source` [n, batch, m]: [n, batch, m, ...]."""
+  return array[jnp.maximum(source, 0), jnp.arange(source.shape[1])[:, None]]

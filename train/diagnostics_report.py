@@ -90,12 +90,20 @@ def _commands(experiment: str, workdir: Path, given: Mapping[str, Any]) -> list[
     published = command(f"{experiment}-{PAPER}", **{**sizes, "task": experiment, "preset": PAPER})
     lines += ["At the sizes and settings of the paper, which takes a GPU or days:", published]
   for name, what, changes, goes_on in LONGER.get(experiment, ()):
-    if given.get("preset") == "cpu":
-      own = {**sizes, "task": experiment, "preset": "cpu", **changes}
-      if goes_on:
-        own["init_from"] = str(workdir)
-      lines += [what, command(f"{experiment}-{name}", **own)]
+    if given.get("preset") != "cpu" or (goes_on and not _has_cells(given, changes)):
+      continue
+    # What goes on has the sizes of what it starts from.
+    start = {"init_from": str(workdir)} if goes_on else {**sizes, "preset": "cpu"}
+    lines += [what, command(f"{experiment}-{name}", **{**start, "task": experiment, **changes})]
   return lines
+
+
+def _has_cells(given: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+  """Whether a suite with the flags `given` has trained what a run with `changes` starts from."""
+  return all(
+    given.get(name) is None or set(changes[name]) <= set(given[name])
+    for name in ("methods", "attention_window")
+  )
 
 
 def _sizes(outcomes: Sequence[Outcome]) -> str:

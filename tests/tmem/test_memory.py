@@ -96,6 +96,7 @@ def test_masks_match_the_numpy_memory(memory, call, reference):
     {"grid": (1, 2, 1), "chunk_size": 1, "sigma_min": 0.3, "sigma_max": 0.5},
     {"grid": (2, 1, 2, 2), "chunk_size": 3, "sigma_max": 0.8, "read_query": "token"},
     {"chunk_size": 2, "read_heads": 2, "write_heads": 3, "read_query": "token"},
+    {"dynamics": "convlstm", "read_heads": 1},
     {"dynamics": "parallel", "read_heads": 3, "coordinate_heads": "separate"},
     {"dynamics": "selective", "update": "window", "window": (2, 2), "write_heads": 2},
   ],

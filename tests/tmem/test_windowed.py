@@ -115,7 +115,7 @@ def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(name, cleared, random_
   assert large < 4 * 2 * 32 * 32 * 2 * 8 / 2  # half of what the rows of a grid take
 
 
-@pytest.mark.parametrize("name", ["convlstm", "selective"])
+@pytest.mark.parametrize("name", ["convlstm", "parallel"])
 @pytest.mark.parametrize("cleared", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 def test_no_step_copies_the_state(name, backward, cleared, random_case, results):

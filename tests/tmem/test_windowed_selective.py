@@ -8,18 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tmem import memory_scan, windowed_selective
+from tmem import memory_scan
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("cleared", [False, True])
-def test_fast_equals_plain(masked, cleared, random_case, results):
+@pytest.mark.parametrize(("masked", "cleared"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("chunks", [1, 4, 40])  # the last has more writes than there are cells
+def test_fast_equals_plain(chunks, masked, cleared, random_case, results):
   """Cells are written several times, by windows of other chunks, and some never."""
   with jax.enable_x64(True):
-    case = random_case("selective", (5, 4, 3), 40, masked, cleared)
+    case = random_case("selective", (5, 4, 3), chunks, masked, cleared)
     plain, fast = (results(case, implementation=i, window=(2, 3, 1)) for i in ("plain", "fast"))
     chex.assert_trees_all_close(fast, plain, rtol=1e-10, atol=1e-10)
-    assert all(np.abs(g).max() > 1e-4 for g in jax.tree.leaves(plain[1]))
+    if chunks == 40:  # nothing is compared that is zero for want of an influence
+      assert all(np.abs(g).max() > 1e-4 for g in jax.tree.leaves(plain[1]))
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -37,7 +38,8 @@ def test_no_step_copies_the_state(backward, random_case, results):
     assert not [line for c in loops for line in c.splitlines() if copies.search(line)]
 
 
-def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(random_case, results):
+@pytest.mark.parametrize(("small", "large"), [(6, 18), (27, 81)])  # fewer cells than writes; more
+def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(small, large, random_case, results):
   def per_step(cells):
     sizes = []
     for chunks in (40, 72):
@@ -46,7 +48,7 @@ def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(random_case, results):
       sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     return (sizes[1] - sizes[0]) / 32
 
-  assert per_step(18) < 1.1 * per_step(6)
+  assert per_step(large) < 1.1 * per_step(small)
 
 
 def test_cells_that_no_chunk_writes_are_emptied_too(random_case):
@@ -59,15 +61,3 @@ def test_cells_that_no_chunk_writes_are_emptied_too(random_case):
   for ours, before in ((after.hidden, state.hidden), (after.cell, state.cell)):
     assert not np.asarray(ours)[0, 2:].any()
     np.testing.assert_array_equal(np.asarray(ours)[1, 2:], before[1, 2:])
-
-
-def test_a_piece_too_short_to_write_every_cell_looks_at_its_windows_only(monkeypatch, random_case):
-  taken = []
-  monkeypatch.setattr(
-    windowed_selective, "windowed_scan", lambda *case: taken.append(True) or case[1:3]
-  )
-  for chunks, short in ((2, [True]), (3, [])):
-    taken.clear()
-    params, state, inputs = random_case("selective", (4, 3), chunks)
-    jax.eval_shape(lambda *case: memory_scan(*case, window=(2, 2)), params, state, inputs)
-    assert taken == short

@@ -27,14 +27,23 @@ def test_the_report_names_longer_runs_that_can_be_typed(experiment, tmp_path):
     assert config.preset == longer.flags.get("preset", "cpu")
 
 
-def test_a_run_that_goes_on_has_the_cells_of_the_suite_it_starts_from():
-  own = {
-    cell.name for cell in EXPERIMENTS["coordinate_binding"](SETTINGS["cpu"]["coordinate_binding"])
-  }
-  for longer in LONGER["coordinate_binding"]:
-    if longer.goes_on:
-      assert longer.flags["methods"] == ("tensor",)
-      assert {f"tensor-window_{w}-seed_0" for w in longer.flags["attention_window"]} <= own
+def test_a_run_that_goes_on_has_the_sizes_of_the_suite_it_starts_from(tmp_path):
+  (tmp_path / "cells").mkdir()
+  given = {"preset": "cpu", "task": "coordinate_binding", "features": 32, "noise": (0.2,)}
+  (longer,) = (longer for longer in LONGER["coordinate_binding"] if longer.goes_on)
+
+  def lines(**more):
+    return diagnostics_report._commands("coordinate_binding", tmp_path, {**given, **more})
+
+  command = lines()[lines().index(longer.what) + 1]
+  config = flags.parse(COMMAND, shlex.split(command.strip("`\n"))[2:])
+  assert {cell.model.features for cell in config.cells} == {32}
+  assert {cell.training.stages[-1][0].noise for cell in config.cells} == {0.05}
+  own = EXPERIMENTS["coordinate_binding"](SETTINGS["cpu"]["coordinate_binding"])
+  assert {cell.name for cell in config.cells} <= {cell.name for cell in own}
+  for more in ({"methods": ("base",)}, {"attention_window": ("full",)}):
+    assert longer.what not in lines(**more)
+  assert longer.what in lines(methods=("base", "tensor"), attention_window=("full", 4))
 
 
 def test_what_was_asked_for_here_is_no_size_of_the_paper():
