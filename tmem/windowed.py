@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from tmem.cell import Gates, MemoryState, StepInputs, lstm_update, select_rows
 from tmem.grid import corner_weights
 from tmem.typing import Coords, Features, Grid, Spread, Volume
-from tmem.window import Window, window_at
+from tmem.window import Window, put_rows, window_at
 
 Rows = jax.Array  # [batch * cells, 2C]: h and c of every cell
 
@@ -168,11 +168,7 @@ def _next_epochs(plan: _Plan, halo: int, epochs: _Epochs | None, chunk: _Chunk, 
   alive = (around >= now)[..., 0], (corners >= epochs.rows)[..., 0]
   # No cell is ahead of its row: the maximum is there to make the scatter depend on the gather.
   own_epoch = jnp.maximum(_core(plan, halo, found), now)
-  return _Epochs(_put(epochs.cells, own, own_epoch), now), alive
-
-
-def _put(rows: Rows, places: jax.Array, new: jax.Array) -> Rows:
-  return rows.at[places].set(new, unique_indices=True, mode="promise_in_bounds")
+  return _Epochs(put_rows(epochs.cells, own, own_epoch), now), alive
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -216,7 +212,7 @@ def _step_backward(plan: _Plan, params: WindowGates, carry, now):
   rows, rows_grad, sums = carry
   (old, alive), chunk, read_grad = now
   places, own = _places(plan, params.halo, chunk, alive)
-  rows = _put(rows, own, old)
+  rows = put_rows(rows, own, old)
   new_grad = _gather(rows_grad, own)
 
   def local(params, floats, gathered):
@@ -225,7 +221,7 @@ def _step_backward(plan: _Plan, params: WindowGates, carry, now):
 
   _, backward = jax.vjp(local, params, tuple(chunk[:4]), _gather(rows, places))
   params_grad, floats_grad, gathered_grad = backward((new_grad, read_grad))
-  rows_grad = _put(rows_grad, own, 0 * new_grad)
+  rows_grad = put_rows(rows_grad, own, 0 * new_grad)
   rows_grad = rows_grad.at[places].add(gathered_grad, mode="drop")
   sums = jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, params_grad)
   return (rows, rows_grad, sums), _Chunk(*floats_grad, None, None, None)

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 
 from tmem import blocks
 from tmem.cell import MemoryState, StepInputs, select_rows
+from tmem.diagonal import OUTPUT
 from tmem.grid import cell_positions, corner_weights, gaussian_factors_at, outer_product
 from tmem.selective import SelectiveParams, VectorGate
 from tmem.typing import Grid
-from tmem.window import window_at
+from tmem.window import put_rows, window_at
 
-OUTPUT = 2  # place of o in the order i, f, o, g
 UNWRITTEN, EMPTIED = -1, -2  # in place of the chunk that wrote a cell last
 
 Rows = jax.Array  # [batch * cells, C]: c of every cell
@@ -156,16 +156,12 @@ def _step(gates: tuple[VectorGate, ...], rows: Rows, step: _Steps):
   before = _fresh(step, held)
   i, f, g = blocks.activate(gates, step.values, step.vectors)
   new = select_rows(step.write, f * before + i * g, held)
-  return _put(rows, step.window, new), (picked, before)
+  return put_rows(rows, step.window, new), (picked, before)
 
 
 def _fresh(step: _Steps, rows: jax.Array) -> jax.Array:
   """Zeros for rows of the window that are stale."""
   return rows if step.stale is None else jnp.where(step.stale[..., None], 0, rows)
-
-
-def _put(rows: Rows, places: jax.Array, new: jax.Array) -> Rows:
-  return rows.at[places].set(new, unique_indices=True, mode="promise_in_bounds")
 
 
 @jax.custom_vjp
@@ -196,7 +192,7 @@ def _recurrence_backward(residuals, grads):
     gate_grads = blocks.activate_backward(activations, before, own, step.write)
     found = blocks.drive_backward(gates, step.values, step.vectors, gate_grads)
     held_grad = select_rows(step.write, _fresh(step, own * activations[1]), own)
-    grad = _put(grad, step.window, held_grad).at[step.corners].add(picked_grad)
+    grad = put_rows(grad, step.window, held_grad).at[step.corners].add(picked_grad)
     return (grad, jax.tree.map(jnp.add, sums, found[0])), found[1:]
 
   zeros = jax.tree.map(jnp.zeros_like, gates)

@@ -46,7 +46,10 @@ DIFFICULTY = {
     Boolean(), None, "Whether distractors part writes from queries, so that a window sees none."
   ),
   "lessons": Flag(
-    Boolean(), None, "Whether training asks more often than the tests do, where a task can."
+    Boolean(),
+    None,
+    "Whether training asks more often than tests do, where a task can; on the hidden ball it also"
+    " hides any number of frames, and tests ask after every frame.",
   ),
   "noise": Flag(Several(Number(0)), None, "Noise of a query's coordinate; training has the first."),
   "distances": Flag(

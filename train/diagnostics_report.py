@@ -122,7 +122,8 @@ def _sizes(outcomes: Sequence[Outcome]) -> str:
   memory, slots = outcomes[0].cell.model.memory, outcomes[0].cell.model.slots
   lines.append(
     f"Memory in every {outcomes[0].cell.model.memory_every_n_layers}. block: {memory.dynamics}"
-    f" dynamics, grid {memory.grid} of {memory.channels} channels, chunks of {memory.chunk_size},"
+    f" dynamics, {memory.update} update, grid {memory.grid} of {memory.channels} channels,"
+    f" {memory.read_heads} read heads, chunks of {memory.chunk_size},"
     f" forget bias {memory.forget_bias:g}, sigma scale {memory.sigma_scale:g}, least sigma"
     f" {memory.sigma_min or 0:g}, read query {memory.read_query}, where the variant does not say"
     f" otherwise; {slots.count} slots. {outcomes[0].cell.optim.warmup_steps} steps of warm-up."
