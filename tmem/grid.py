@@ -166,7 +166,8 @@ def _all_pairs(combine, left: jax.Array, right: jax.Array) -> jax.Array:
 
 def cell_weights(corners: jax.Array, weights: jax.Array, cells: int) -> jax.Array:
   """The weights of `corner_weights` at every one of `cells` cells: [..., cells], most of them 0."""
-  return jnp.sum(weights[..., None] * (corners[..., None] == jnp.arange(cells)), axis=-2)
+  own = corners[..., None] == jnp.arange(cells, dtype=corners.dtype)
+  return jnp.sum(jnp.where(own, weights[..., None], 0), axis=-2)
 
 
 def read_corners(volume: Volume, cells: jax.Array, weights: jax.Array) -> jax.Array:

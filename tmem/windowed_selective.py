@@ -90,13 +90,13 @@ def windowed_selective_scan(
   )
   rows = _emptied(inputs.clear, sources.after, rows)
 
-  hidden = state.hidden.reshape(batch, cells, channels)
+  hidden = jnp.reshape(state.hidden, (batch, cells, channels))
   last = _Last(gates[OUTPUT], output, inputs, grid)
   seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, channels)
   reads = jnp.sum(seen * weights[..., None].astype(seen.dtype), axis=-2)
   if written[:, 0].size < cells:  # so few writes that most cells keep their h
     new = jax.nn.sigmoid(last.gate.apply(steps.values, output)) * jnp.tanh(rows[written])
-    mine = sources.after[written] == jnp.arange(chunks)[:, None, None]
+    mine = sources.after[written] == jnp.arange(chunks, dtype=jnp.int32)[:, None, None]
     hidden = _emptied(inputs.clear, sources.after, hidden.reshape(-1, channels))
     hidden = hidden.at[jnp.where(mine, written, batch * cells)].set(new, mode="drop")
   else:
@@ -246,4 +246,5 @@ class _Last(NamedTuple):
 
 def _take(array: jax.Array, source: jax.Array) -> jax.Array:
   """Of `array` [chunks, batch, ...] the chunks in `source` [n, batch, m]: [n, batch, m, ...]."""
-  return array[jnp.maximum(source, 0), jnp.arange(source.shape[1])[:, None]]
+  rows = jnp.arange(source.shape[1], dtype=source.dtype)[:, None]
+  return array[jnp.maximum(source, 0), rows]

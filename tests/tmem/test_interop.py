@@ -18,7 +18,7 @@ SMALL = {
   "num_heads": 2,
   "num_layers": 2,
   "max_length": 6,
-  "memory": MemoryConfig(channels=2, grid=(2, 1)),
+  "memory": MemoryConfig(channels=2, grid=(2, 1), dynamics="convlstm", read_heads=1),
 }
 
 

@@ -153,7 +153,7 @@ def test_one_memory_and_a_norm_and_a_gate_for_each_block(every):
   assert model.config.memory_layers == layers
   paths = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model))}
   memory = {p for p in paths if any(k in p for k in ("summary", "content", "spread", "gates"))}
-  assert len(memory) == 3 * 2 + 4
+  assert len(memory) == 3 * 2 + 2
   assert all(p.startswith("memory.") for p in memory)
   own = ("gate", "norm.scale", "norm.bias")
   assert {p for p in paths if "fusion" in p} == {

@@ -18,7 +18,7 @@ CONFIG = {
   "num_heads": 2,
   "num_layers": 3,
   "memory_every_n_layers": 2,
-  "memory": MemoryConfig(channels=2, grid=(3, 2, 4), chunk_size=2),
+  "memory": MemoryConfig(channels=2, grid=(3, 2, 4), chunk_size=2, read_heads=1),
 }
 
 

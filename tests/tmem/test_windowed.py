@@ -99,7 +99,7 @@ def test_the_jump_of_a_window_is_bounded_by_the_tail_of_the_gaussian(random_case
 
 
 @pytest.mark.parametrize(
-  ("name", "cleared"), [("convlstm", False), ("selective", False), ("convlstm", True)]
+  ("name", "cleared"), [("convlstm", False), ("parallel", False), ("convlstm", True)]
 )
 def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(name, cleared, random_case, results):
   def per_step(cells):
