@@ -90,7 +90,7 @@ def windowed_selective_scan(
   )
   rows = _emptied(inputs.clear, sources.after, rows)
 
-  hidden = jnp.reshape(state.hidden, (batch, cells, channels))
+  hidden = jnp.asarray(state.hidden).reshape(batch, cells, channels)
   last = _Last(gates[OUTPUT], output, inputs, grid)
   seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, channels)
   reads = jnp.sum(seen * weights[..., None].astype(seen.dtype), axis=-2)
