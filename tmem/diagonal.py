@@ -21,7 +21,7 @@ from tmem.grid import cell_weights, corner_weights, outer_product_at
 from tmem.typing import Grid
 
 OUTPUT = 2  # place of o in the order i, f, o, g
-FEW_CELLS = 2  # per corner of a read: so few are all read, without gathering and scattering
+FEW_CELLS = 2  # per corner that a chunk reads: so few are all read, without gathering
 BLOCK_STATES = 4  # volumes that the backward pass holds for each chunk of a block
 
 
@@ -57,9 +57,9 @@ def diagonal_scan(
     cells = corners.reshape(*corners.shape[:2], -1)
   hidden, cell = (a.reshape(shape[0], -1, shape[-1]) for a in (state.hidden, state.cell))
 
-  others = Drive(drive.factors, _without_output(drive.vectors))
+  others = Drive(drive.factors, without_output(drive.vectors))
   chunks = Chunks(others, inputs.write, inputs.clear, cells)
-  cell, picked = _over_blocks(_without_output(gates), cell, chunks)
+  cell, picked = _over_blocks(without_output(gates), cell, chunks)
   source = _last_write(inputs.write, len(picked))
   emptied = None if inputs.clear is None else jnp.cumsum(inputs.clear, axis=0) > 0
   gate, output = gates[OUTPUT], Drive(drive.factors, (drive.vectors[OUTPUT],))
@@ -83,7 +83,8 @@ def block_size(chunks: int) -> int:
   return max(1, min(chunks, round(math.sqrt(chunks / BLOCK_STATES))))
 
 
-def _without_output(gates: tuple) -> tuple:
+def without_output(gates: tuple) -> tuple:
+  """What makes c: i, f and g of the four."""
   return gates[:OUTPUT] + gates[OUTPUT + 1 :]
 
 

@@ -49,18 +49,21 @@ class SelectiveParams(NamedTuple):
     gaussian = outer_product(tuple(f[..., None] for f in factors)).astype(dtype)
     ones = (1,) * (gaussian.ndim - 2)
     biases = jnp.split(self.bias.astype(gaussian.dtype), 4)
-    vectors = (v.reshape(len(v), *ones, -1) for v in self._vectors(inputs, gaussian.dtype))
+    vectors = (v.reshape(len(v), *ones, -1) for v in self.vectors(inputs, gaussian.dtype))
     gates = (gaussian * vector + bias for vector, bias in zip(vectors, biases, strict=True))
     return jnp.concatenate(tuple(gates), axis=-1)
 
   def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["VectorGate", ...], Drive]:
     """See `tmem.diagonal.DiagonalGates`."""
     factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
-    vectors = self._vectors(inputs, dtype)
-    gates = tuple(VectorGate(bias) for bias in jnp.split(self.bias.astype(dtype)[None], 4, axis=1))
-    return gates, Drive(tuple(f.astype(dtype)[..., None] for f in factors), vectors)
+    drive = Drive(tuple(f.astype(dtype)[..., None] for f in factors), self.vectors(inputs, dtype))
+    return self.gates(dtype), drive
 
-  def _vectors(self, inputs: StepInputs, dtype) -> tuple[jax.Array, ...]:
+  def gates(self, dtype) -> tuple["VectorGate", ...]:
+    """The gates i, f, o and g."""
+    return tuple(VectorGate(bias) for bias in jnp.split(self.bias.astype(dtype)[None], 4, axis=1))
+
+  def vectors(self, inputs: StepInputs, dtype) -> tuple[jax.Array, ...]:
     """What a chunk tells the gates i, f, o, g: [..., batch, C] each.
 
     Four products, not slices of one: a slice would end up in the loop over cells, which XLA then

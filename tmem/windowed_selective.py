@@ -14,13 +14,13 @@ import jax.numpy as jnp
 
 from tmem import blocks
 from tmem.cell import MemoryState, StepInputs, select_rows
-from tmem.diagonal import OUTPUT
+from tmem.diagonal import OUTPUT, without_output
 from tmem.grid import cell_positions, corner_weights, gaussian_factors_at, outer_product
 from tmem.selective import SelectiveParams, VectorGate
 from tmem.typing import Grid
 from tmem.window import put_rows, window_at
 
-UNWRITTEN, EMPTIED = -1, -2  # in place of the chunk that wrote a cell last
+UNWRITTEN, EMPTIED = -1, -2  # in place of the number of the chunk that wrote a cell last
 
 Rows = jax.Array  # [batch * cells, C]: c of every cell
 
@@ -64,46 +64,65 @@ def windowed_selective_scan(
 ) -> tuple[MemoryState, jax.Array]:
   """Same contract as `tmem.windowed.windowed_scan`."""
   batch, *grid, channels = shape = state.hidden.shape
-  chunks, cells, grid = len(inputs.content), math.prod(grid), tuple(grid)
-  flat = (inputs.write_at.reshape(chunks * batch, -1), inputs.spread.reshape(-1))
-  own = window_at(flat[0], window, grid)
+  grid, dtype = tuple(grid), state.hidden.dtype
+  gates, vectors = params.gates(dtype), params.vectors(inputs, dtype)
   corners, weights = corner_weights(inputs.read_at, grid)
-  corners = corners.reshape(chunks, batch, -1)
-  gates, drive = params.linear(inputs, grid, state.hidden.dtype)
-  i, f, output, g = drive.vectors
-  values = outer_product(
-    tuple(a[..., None] for a in own.gaussian_factors(*flat, state.hidden.dtype))
-  )
-  first = cells * jnp.arange(batch, dtype=jnp.int32)[:, None]
-  written = own.cells().reshape(chunks, batch, -1) + first
-  sources = _sources(written, corners + first, inputs.write, inputs.clear, batch * cells)
-  steps = _Steps(
-    values.reshape(*written.shape, 1),
-    (i, f, g),
-    written,
-    corners + first,
-    inputs.write,
-    sources.stale,
-  )
-  rows, picked = _recurrence(
-    (gates[0], gates[1], gates[3]), state.cell.reshape(-1, channels), steps
-  )
+  corners = corners.reshape(*corners.shape[:2], -1)
+  steps, sources = _steps(inputs, without_output(vectors), corners, window, grid)
+  rows, picked = _recurrence(without_output(gates), state.cell.reshape(-1, channels), steps)
   rows = _emptied(inputs.clear, sources.after, rows)
 
-  hidden = jnp.asarray(state.hidden).reshape(batch, cells, channels)
-  last = _Last(gates[OUTPUT], output, inputs, grid)
+  hidden = jnp.asarray(state.hidden).reshape(batch, -1, channels)
+  last = _Last(gates[OUTPUT], vectors[OUTPUT], inputs, grid)
   seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, channels)
-  reads = jnp.sum(seen * weights[..., None].astype(seen.dtype), axis=-2)
-  if written[:, 0].size < cells:  # so few writes that most cells keep their h
-    new = jax.nn.sigmoid(last.gate.apply(steps.values, output)) * jnp.tanh(rows[written])
-    mine = sources.after[written] == jnp.arange(chunks, dtype=jnp.int32)[:, None, None]
-    hidden = _emptied(inputs.clear, sources.after, hidden.reshape(-1, channels))
-    hidden = hidden.at[jnp.where(mine, written, batch * cells)].set(new, mode="drop")
-  else:
-    every = jnp.broadcast_to(jnp.arange(cells, dtype=jnp.int32), (1, batch, cells))
-    after = sources.after.reshape(every.shape)
-    hidden = last.hidden(after, every, hidden, rows.reshape(*every.shape, channels))
+  reads = jnp.sum(seen * weights[..., None].astype(dtype), axis=-2)
+  hidden = _hidden_after(last, steps, sources.after, hidden, rows)
   return state._replace(hidden=hidden.reshape(shape), cell=rows.reshape(shape)), reads
+
+
+def _steps(
+  inputs: StepInputs,
+  vectors: tuple[jax.Array, ...],
+  corners: jax.Array,
+  window: Grid,
+  grid: Grid,
+) -> tuple[_Steps, _Sources]:
+  """What the chunks do to c, and who wrote a cell last.
+
+  Args:
+    inputs: the chunks.
+    vectors: of i, f and g, [chunks, batch, C] each.
+    corners: [chunks, batch, m] int32, cells that are read.
+    window: cells per axis of the window.
+    grid: cells per axis of the grid.
+  """
+  chunks, batch, axes = inputs.write_at.shape
+  write_at, spread = inputs.write_at.reshape(-1, axes), inputs.spread.reshape(-1)
+  own = window_at(write_at, window, grid)
+  factors = own.gaussian_factors(write_at, spread, vectors[0].dtype)
+  values = outer_product(tuple(factor[..., None] for factor in factors))
+  cells = math.prod(grid)
+  first = cells * jnp.arange(batch, dtype=jnp.int32)[:, None]
+  written, read = own.cells().reshape(chunks, batch, -1) + first, corners + first
+  sources = _sources(written, read, inputs.write, inputs.clear, batch * cells)
+  values = values.reshape(*written.shape, 1)
+  return _Steps(values, vectors, written, read, inputs.write, sources.stale), sources
+
+
+def _hidden_after(
+  last: "_Last", steps: _Steps, source: jax.Array, hidden: jax.Array, rows: Rows
+) -> jax.Array:
+  """H after the last chunk; `hidden` [batch, cells, C] is h before the first one."""
+  cells, written = hidden.shape[1], steps.window
+  if written[:, 0].size >= cells:  # looking at every cell once is less than at every write
+    shape = (1, *hidden.shape)
+    every = jnp.broadcast_to(jnp.arange(cells, dtype=jnp.int32), shape[:-1])
+    return last.hidden(source.reshape(every.shape), every, hidden, rows.reshape(shape))
+  chunk = jnp.arange(len(written), dtype=jnp.int32)[:, None, None]
+  places = jnp.where(source[written] == chunk, written, len(rows))  # the last write of each cell
+  new = jax.nn.sigmoid(last.gate.apply(steps.values, last.vectors)) * jnp.tanh(rows[written])
+  hidden = _emptied(last.inputs.clear, source, hidden.reshape(rows.shape))
+  return hidden.at[places].set(new, mode="drop")
 
 
 def _emptied(clear: jax.Array | None, after: jax.Array, rows: Rows) -> Rows:

@@ -247,7 +247,7 @@ LONGER: dict[str, tuple[Longer, ...]] = {
     Longer(
       "fine_grid",
       "Hundreds of bindings: training goes on where this suite has stopped, on a grid of 64 times"
-      " as many cells, with windowed writes; 15 minutes a seed on one core:",
+      " as many cells, with windowed writes; eight minutes a seed on one core:",
       {
         "methods": ("tensor",),
         "attention_window": (4,),
