@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from tmem.cell import cleared, select_rows
 from tmem.grid import outer_product
+from tmem.rows import add_rows, pick_rows
 
 Cells = jax.Array  # [batch, cells, C], the cell state with its grid flattened
 
@@ -122,7 +123,7 @@ def pick(state: Cells, cells: jax.Array | None) -> jax.Array:
   """[batch, m, C]: what the state holds at `cells` [batch, m], None for all."""
   if cells is None:
     return state
-  return jnp.take_along_axis(state, cells[..., None], axis=1, mode="clip")
+  return pick_rows(state, cells)
 
 
 def sequential_forward(gates, cell, chunks):
@@ -259,4 +260,4 @@ def drive_backward(gates, values, vectors, gate_grads):
 def _add_at(state: Cells, cells: jax.Array | None, added: jax.Array) -> Cells:
   if cells is None:
     return state + added
-  return state.at[jnp.arange(len(state))[:, None], cells].add(added)
+  return add_rows(state, cells, added)

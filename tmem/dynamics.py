@@ -46,11 +46,19 @@ DYNAMICS = {
 }
 
 
+def dynamics_of(params: Gates) -> Dynamics:
+  """The dynamics whose parameters these are; raises ValueError if there is none."""
+  for dynamics in DYNAMICS.values():
+    if isinstance(params, dynamics.params):
+      return dynamics
+  raise ValueError(f"params: got a {type(params).__name__}, expected parameters of a dynamics")
+
+
 def fast_scan(
   params: Gates, state: MemoryState, inputs: StepInputs, window: Grid | None = None
 ) -> tuple[MemoryState, jax.Array]:
   """The fast scan of the dynamics whose parameters these are; contract as `plain_scan`."""
-  own = {dynamics.params: dynamics for dynamics in DYNAMICS.values()}[type(params)]
+  own = dynamics_of(params)
   if window is None:
     return own.fast_scan(params, state, inputs)
   return own.windowed_scan(params, state, inputs, window)

@@ -17,6 +17,7 @@ from tmem.cell import MemoryState, StepInputs, cleared, lstm_update, select_rows
 from tmem.convlstm import GateParams
 from tmem.convolution import convolved_factors, factorised_conv
 from tmem.grid import corner_weights, gaussian_factors, outer_product, read_corners
+from tmem.rows import add_rows, pick_rows
 from tmem.typing import Grid, Volume
 
 
@@ -211,14 +212,13 @@ def _update_backward(gates, cell, after_hidden_grad, after_cell_grad):
 def _read_backward(hidden, chunk: _Chunk, read_grad, hidden_grad):
   """Adds the read's gradient to `hidden_grad`, and returns that of the corner weights."""
   batch, *_, channels = hidden.shape
-  cells = chunk.cells.reshape(batch, -1, 1)
-  corners = jnp.take_along_axis(hidden.reshape(batch, -1, channels), cells, axis=1, mode="clip")
+  cells = chunk.cells.reshape(batch, -1)
+  corners = pick_rows(hidden.reshape(batch, -1, channels), cells)
   corners = corners.reshape(*chunk.cells.shape, channels)
   corner_grad = jnp.sum(corners * read_grad[:, :, None], axis=-1)
   spread_out = read_grad[:, :, None] * chunk.weights[..., None]
-  rows = jnp.arange(batch)[:, None]
   flat = hidden_grad.reshape(batch, -1, channels)
-  flat = flat.at[rows, cells[..., 0]].add(spread_out.reshape(batch, -1, channels))
+  flat = add_rows(flat, cells, spread_out.reshape(batch, -1, channels))
   return flat.reshape(hidden.shape), corner_grad
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from tmem.rows import pick_rows
 from tmem.typing import Coords, Features, Grid, Spread, Volume
 
 WIDEST = 1e9  # spread that is told apart from wider ones
@@ -183,7 +184,7 @@ def read_corners(volume: Volume, cells: jax.Array, weights: jax.Array) -> jax.Ar
   """
   batch, *_, channels = volume.shape
   flat = volume.reshape(batch, -1, channels)
-  values = jnp.take_along_axis(flat, cells.reshape(batch, -1, 1), axis=1, mode="clip")
+  values = pick_rows(flat, cells.reshape(batch, -1))
   weighted = values.reshape(*cells.shape, channels) * weights[..., None].astype(volume.dtype)
   return jnp.sum(weighted, axis=2)
 

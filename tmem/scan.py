@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from tmem.cell import Gates, MemoryState, StepInputs, check_inputs, memory_step
 from tmem.config import check_window
-from tmem.dynamics import fast_scan
+from tmem.dynamics import dynamics_of, fast_scan
 from tmem.typing import Grid
 
 
@@ -67,7 +67,7 @@ def memory_scan(
   check_inputs(params, state, inputs, chunks)
   if window is not None:
     check_window(window, len(state.hidden.shape) - 2)
-    if not hasattr(params, "window_preactivations"):
+    if dynamics_of(params).windowed_scan is None:
       raise ValueError(f"window: {type(params).__name__} change all cells; use None")
   if not chunks:  # nothing to be fast about
     return plain_scan(params, state, inputs, window)

@@ -94,8 +94,3 @@ def window_at(write_at: Coords, sizes: Grid, grid: Grid, halo: int = 0) -> Windo
     start = jnp.clip(jnp.round(place - 0.5 * (size - 1)), 0, cells - size).astype(jnp.int32)
     index.append(start[:, None] + jnp.arange(-halo, size + halo, dtype=jnp.int32))
   return Window(tuple(index), halo, tuple(grid))
-
-
-def put_rows(rows: jax.Array, places: jax.Array, new: jax.Array) -> jax.Array:
-  """`rows` [n, channels] with `new` [..., channels] at `places` [...], all different, in [0, n)."""
-  return rows.at[places].set(new, unique_indices=True, mode="promise_in_bounds")

@@ -1,7 +1,7 @@
 """The fast scan of writes that update a window of cells and leave all others as they are.
 
 Cost and traffic of a step depend on the window, not on the grid. h and c lie side by side as rows
-[batch * cells, 2C]. A step gathers, at once, the rows around its write and those of its reads, and
+[batch, cells, 2C]. A step gathers, at once, the rows around its write and those of its reads, and
 scatters the window back. That the scatter depends on the one gather of the step is what lets
 XLA update the rows in place; a read that merely came first would cost a copy of the state.
 
@@ -23,10 +23,11 @@ import jax.numpy as jnp
 
 from tmem.cell import Gates, MemoryState, StepInputs, lstm_update, select_rows
 from tmem.grid import corner_weights
+from tmem.rows import add_rows, put_rows, take_rows
 from tmem.typing import Coords, Features, Grid, Spread, Volume
-from tmem.window import Window, put_rows, window_at
+from tmem.window import Window, window_at
 
-Rows = jax.Array  # [batch * cells, 2C]: h and c of every cell
+Rows = jax.Array  # [batch, cells, 2C]: h and c of every cell
 
 
 class WindowGates(Gates, Protocol):
@@ -52,13 +53,12 @@ class WindowGates(Gates, Protocol):
 
 
 class _Plan(NamedTuple):
-  batch: int
   grid: Grid
   window: Grid
 
 
 class _Epochs(NamedTuple):
-  cells: jax.Array  # [batch * cells, 1] int32
+  cells: jax.Array  # [batch, cells, 1] int32
   rows: jax.Array  # [batch, 1, 1] int32
 
 
@@ -81,48 +81,39 @@ def windowed_scan(
 ) -> tuple[MemoryState, jax.Array]:
   """Same contract as `tmem.scan.plain_scan`, with an update of `window` cells per axis."""
   shape = state.hidden.shape
-  plan = _Plan(shape[0], shape[1:-1], window)
-  rows = jnp.concatenate([state.hidden, state.cell], axis=-1).reshape(-1, 2 * shape[-1])
+  plan = _Plan(shape[1:-1], window)
+  rows = jnp.concatenate([state.hidden, state.cell], axis=-1)
+  rows = rows.reshape(shape[0], -1, 2 * shape[-1])
   corners, weights = corner_weights(inputs.read_at, plan.grid)
   corners = corners.reshape(*corners.shape[:2], -1)
   write_at, content, spread, write, clear = inputs[1:]
   chunks = _Chunk(write_at, content, spread, weights, write, corners, clear)
-  carry, reads = _scan(plan, params, (rows, _first_epochs(plan, clear)), chunks)
-  hidden, cell = jnp.split(_alive_at_last(plan, carry).reshape(*shape[:-1], -1), 2, axis=-1)
+  carry, reads = _scan(plan, params, (rows, _first_epochs(rows, clear)), chunks)
+  hidden, cell = jnp.split(_alive_at_last(carry).reshape(*shape[:-1], -1), 2, axis=-1)
   return state._replace(hidden=hidden, cell=cell), reads
 
 
-def _first_epochs(plan: _Plan, clear: jax.Array | None) -> _Epochs | None:
+def _first_epochs(rows: Rows, clear: jax.Array | None) -> _Epochs | None:
   if clear is None:
     return None
-  cells = plan.batch * math.prod(plan.grid)
-  return _Epochs(jnp.zeros((cells, 1), jnp.int32), jnp.zeros((plan.batch, 1, 1), jnp.int32))
+  batch, cells, _ = rows.shape
+  return _Epochs(jnp.zeros((batch, cells, 1), jnp.int32), jnp.zeros((batch, 1, 1), jnp.int32))
 
 
-def _alive_at_last(plan: _Plan, carry: _Carry) -> jax.Array:
-  """The rows as [batch, cells, 2C]; zeros if no window held them since they were emptied."""
+def _alive_at_last(carry: _Carry) -> Rows:
+  """The rows; zeros if no window held them since they were emptied."""
   rows, epochs = carry
-  rows = rows.reshape(plan.batch, -1, rows.shape[-1])
-  if epochs is None:
-    return rows
-  return jnp.where(epochs.cells.reshape(plan.batch, -1, 1) >= epochs.rows, rows, 0)
+  return rows if epochs is None else jnp.where(epochs.cells >= epochs.rows, rows, 0)
 
 
 def _places(plan: _Plan, halo: int, chunk: _Chunk, alive: _Alive = None):
   """Rows that a step gathers (window with halo, then corners), and rows that it overwrites."""
   window = window_at(chunk.write_at, plan.window, plan.grid, halo)
-  cells = math.prod(plan.grid)
-  first = jnp.arange(plan.batch, dtype=jnp.int32)[:, None] * cells
-  around, off_grid = window.cells(), plan.batch * cells
-  parts = [jnp.where(around < 0, off_grid, around + first), chunk.corners + first]
+  around, off_grid = window.cells(), math.prod(plan.grid)
+  parts = [jnp.where(around < 0, off_grid, around), chunk.corners]
   if alive is not None:  # before they are joined: later XLA would do it anew for every use
     parts = [jnp.where(a, part, off_grid) for a, part in zip(alive, parts, strict=True)]
-  return jnp.concatenate(parts, axis=1), window.core().cells() + first
-
-
-def _gather(rows: Rows, places: jax.Array) -> jax.Array:
-  """[batch, n, 2C]; zeros off the grid."""
-  return rows.at[places].get(mode="fill", fill_value=0)
+  return jnp.concatenate(parts, axis=1), window.core().cells()
 
 
 def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array):
@@ -130,7 +121,7 @@ def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array)
   inputs = StepInputs(None, chunk.write_at, chunk.content, chunk.spread)
   window = window_at(chunk.write_at, plan.window, plan.grid, params.halo)
   cells, channels = math.prod(window.shape), gathered.shape[-1] // 2
-  around = gathered[:, :cells].reshape(plan.batch, *window.shape, 2 * channels)
+  around = gathered[:, :cells].reshape(len(gathered), *window.shape, 2 * channels)
   corners = gathered[:, cells:, :channels].reshape(*chunk.weights.shape, channels)
   read = jnp.sum(corners * chunk.weights[..., None].astype(corners.dtype), axis=2)
 
@@ -139,23 +130,23 @@ def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array)
   hidden, cell = jnp.split(old, 2, axis=-1)
   new_hidden, new_cell = lstm_update(gates, cell)
   new = select_rows(chunk.write, new_hidden, hidden), select_rows(chunk.write, new_cell, cell)
-  return tuple(a.reshape(plan.batch, -1, channels) for a in new), read
+  return tuple(a.reshape(len(gathered), -1, channels) for a in new), read
 
 
 def _step(plan: _Plan, params: WindowGates, carry: _Carry, chunk: _Chunk):
   """One chunk: `(carry, (read, rows that were overwritten, which of the places count))`."""
   rows, epochs = carry
   places, own = _places(plan, params.halo, chunk)
-  gathered = _gather(rows, places)
+  gathered = take_rows(rows, places)
   epochs, alive = _next_epochs(plan, params.halo, epochs, chunk, places, own)
   old = _core(plan, params.halo, gathered)
   if alive is not None:
     gathered = jnp.where(jnp.concatenate(alive, axis=1)[..., None], gathered, 0)
   new, read = _local(plan, params, chunk, gathered)
   # One after the other: XLA does not vectorise on a CPU what it computes into a joined array.
-  channels = rows.shape[1] // 2
+  channels = rows.shape[-1] // 2
   for half, own_new in zip((slice(channels), slice(channels, None)), new, strict=True):
-    rows = rows.at[own, half].set(own_new, unique_indices=True, mode="promise_in_bounds")
+    rows = put_rows(rows, own, own_new, half)
   return (rows, epochs), (read, old, alive)
 
 
@@ -163,7 +154,7 @@ def _next_epochs(plan: _Plan, halo: int, epochs: _Epochs | None, chunk: _Chunk, 
   """The epochs after a chunk, and which of the places count in it."""
   if epochs is None:
     return None, None
-  found, now = _gather(epochs.cells, places), epochs.rows + chunk.clear[:, None, None]
+  found, now = take_rows(epochs.cells, places), epochs.rows + chunk.clear[:, None, None]
   around, corners = jnp.split(found, [places.shape[1] - chunk.corners.shape[1]], axis=1)
   alive = (around >= now)[..., 0], (corners >= epochs.rows)[..., 0]
   # No cell is ahead of its row: the maximum is there to make the scatter depend on the gather.
@@ -213,16 +204,16 @@ def _step_backward(plan: _Plan, params: WindowGates, carry, now):
   (old, alive), chunk, read_grad = now
   places, own = _places(plan, params.halo, chunk, alive)
   rows = put_rows(rows, own, old)
-  new_grad = _gather(rows_grad, own)
+  new_grad = take_rows(rows_grad, own)
 
   def local(params, floats, gathered):
     new, read = _local(plan, params, _Chunk(*floats, *chunk[4:]), gathered)
     return jnp.concatenate(new, axis=-1), read
 
-  _, backward = jax.vjp(local, params, tuple(chunk[:4]), _gather(rows, places))
+  _, backward = jax.vjp(local, params, tuple(chunk[:4]), take_rows(rows, places))
   params_grad, floats_grad, gathered_grad = backward((new_grad, read_grad))
   rows_grad = put_rows(rows_grad, own, 0 * new_grad)
-  rows_grad = rows_grad.at[places].add(gathered_grad, mode="drop")
+  rows_grad = add_rows(rows_grad, places, gathered_grad)
   sums = jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, params_grad)
   return (rows, rows_grad, sums), _Chunk(*floats_grad, None, None, None)
 

@@ -16,13 +16,14 @@ from tmem import blocks
 from tmem.cell import MemoryState, StepInputs, select_rows
 from tmem.diagonal import OUTPUT, without_output
 from tmem.grid import cell_positions, corner_weights, gaussian_factors_at, outer_product
+from tmem.rows import add_rows, pick_rows, put_rows
 from tmem.selective import SelectiveParams, VectorGate
-from tmem.typing import Grid
-from tmem.window import put_rows, window_at
+from tmem.typing import Grid, Volume
+from tmem.window import window_at
 
 UNWRITTEN, EMPTIED = -1, -2  # in place of the number of the chunk that wrote a cell last
 
-Rows = jax.Array  # [batch * cells, C]: c of every cell
+Rows = jax.Array  # [batch, cells, C]: c of every cell
 
 
 class _Steps(NamedTuple):
@@ -31,10 +32,10 @@ class _Steps(NamedTuple):
   Attributes:
     values: [..., window, 1], the Gaussian in the window.
     vectors: of i, f and g, [..., C] each.
-    window: [..., window] int32, rows that are written.
-    corners: [..., m] int32, rows that are read before.
+    window: [..., window] int32, cells that are written.
+    corners: [..., m] int32, cells that are read before.
     write: [...] bool, or None for all.
-    stale: [..., window] bool, rows emptied since they were written, or None for none.
+    stale: [..., window] bool, cells emptied since they were written, or None for none.
   """
 
   values: jax.Array
@@ -50,7 +51,7 @@ class _Sources(NamedTuple):
 
   Attributes:
     read: [chunks, batch, m], of the corners before each chunk.
-    after: [batch * cells], after the last chunk.
+    after: [batch, cells], after the last chunk.
     stale: see `_Steps`.
   """
 
@@ -63,21 +64,25 @@ def windowed_selective_scan(
   params: SelectiveParams, state: MemoryState, inputs: StepInputs, window: Grid
 ) -> tuple[MemoryState, jax.Array]:
   """Same contract as `tmem.windowed.windowed_scan`."""
-  batch, *grid, channels = shape = state.hidden.shape
-  grid, dtype = tuple(grid), state.hidden.dtype
+  shape, dtype = state.hidden.shape, state.hidden.dtype
+  grid = shape[1:-1]
   gates, vectors = params.gates(dtype), params.vectors(inputs, dtype)
   corners, weights = corner_weights(inputs.read_at, grid)
   corners = corners.reshape(*corners.shape[:2], -1)
   steps, sources = _steps(inputs, without_output(vectors), corners, window, grid)
-  rows, picked = _recurrence(without_output(gates), state.cell.reshape(-1, channels), steps)
+  rows, picked = _recurrence(without_output(gates), _rows(state.cell), steps)
   rows = _emptied(inputs.clear, sources.after, rows)
 
-  hidden = jnp.asarray(state.hidden).reshape(batch, -1, channels)
+  hidden = _rows(state.hidden)
   last = _Last(gates[OUTPUT], vectors[OUTPUT], inputs, grid)
-  seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, channels)
+  seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, -1)
   reads = jnp.sum(seen * weights[..., None].astype(dtype), axis=-2)
   hidden = _hidden_after(last, steps, sources.after, hidden, rows)
   return state._replace(hidden=hidden.reshape(shape), cell=rows.reshape(shape)), reads
+
+
+def _rows(volume: Volume) -> Rows:
+  return jnp.asarray(volume).reshape(len(volume), -1, volume.shape[-1])
 
 
 def _steps(
@@ -96,38 +101,45 @@ def _steps(
     window: cells per axis of the window.
     grid: cells per axis of the grid.
   """
-  chunks, batch, axes = inputs.write_at.shape
-  write_at, spread = inputs.write_at.reshape(-1, axes), inputs.spread.reshape(-1)
-  own = window_at(write_at, window, grid)
-  factors = own.gaussian_factors(write_at, spread, vectors[0].dtype)
-  values = outer_product(tuple(factor[..., None] for factor in factors))
-  cells = math.prod(grid)
-  first = cells * jnp.arange(batch, dtype=jnp.int32)[:, None]
-  written, read = own.cells().reshape(chunks, batch, -1) + first, corners + first
-  sources = _sources(written, read, inputs.write, inputs.clear, batch * cells)
-  values = values.reshape(*written.shape, 1)
-  return _Steps(values, vectors, written, read, inputs.write, sources.stale), sources
+
+  def around(write_at, spread):
+    own = window_at(write_at, window, grid)
+    factors = own.gaussian_factors(write_at, spread, vectors[0].dtype)
+    value = outer_product(tuple(factor[..., None] for factor in factors))
+    return own.cells(), value.reshape(len(value), -1, 1)
+
+  written, values = jax.vmap(around)(inputs.write_at, inputs.spread)
+  sources = _sources(written, corners, inputs.write, inputs.clear, math.prod(grid))
+  return _Steps(values, vectors, written, corners, inputs.write, sources.stale), sources
 
 
 def _hidden_after(
   last: "_Last", steps: _Steps, source: jax.Array, hidden: jax.Array, rows: Rows
 ) -> jax.Array:
   """H after the last chunk; `hidden` [batch, cells, C] is h before the first one."""
-  cells, written = hidden.shape[1], steps.window
+  batch, cells, _ = hidden.shape
+  written = steps.window
   if written[:, 0].size >= cells:  # looking at every cell once is less than at every write
-    shape = (1, *hidden.shape)
-    every = jnp.broadcast_to(jnp.arange(cells, dtype=jnp.int32), shape[:-1])
-    return last.hidden(source.reshape(every.shape), every, hidden, rows.reshape(shape))
-  chunk = jnp.arange(len(written), dtype=jnp.int32)[:, None, None]
-  places = jnp.where(source[written] == chunk, written, len(rows))  # the last write of each cell
-  new = jax.nn.sigmoid(last.gate.apply(steps.values, last.vectors)) * jnp.tanh(rows[written])
-  hidden = _emptied(last.inputs.clear, source, hidden.reshape(rows.shape))
-  return hidden.at[places].set(new, mode="drop")
+    every = jnp.broadcast_to(jnp.arange(cells, dtype=jnp.int32), (1, batch, cells))
+    return last.hidden(source[None], every, hidden, rows[None])[0]
+  hidden = _emptied(last.inputs.clear, source, hidden)
+  chunk = jnp.repeat(jnp.arange(len(written), dtype=jnp.int32), written.shape[-1])
+  places, output = _by_row(written), _by_row(last.gate.apply(steps.values, last.vectors))
+  new = jax.nn.sigmoid(output) * jnp.tanh(pick_rows(rows, places))
+  newest = pick_rows(source[..., None], places)[..., 0] == chunk
+  places = jnp.where(newest, places, cells)  # the others are dropped
+  return jax.vmap(lambda hidden, at, new: hidden.at[at].set(new, mode="drop"))(hidden, places, new)
+
+
+def _by_row(array: jax.Array) -> jax.Array:
+  """From [chunks, batch, m, ...] to [batch, chunks * m, ...]."""
+  batch_first = jnp.swapaxes(array, 0, 1)
+  return batch_first.reshape(len(batch_first), -1, *array.shape[3:])
 
 
 def _emptied(clear: jax.Array | None, after: jax.Array, rows: Rows) -> Rows:
   """Zeros for the rows that were emptied and not written since."""
-  return rows if clear is None else jnp.where((after == EMPTIED)[:, None], 0, rows)
+  return rows if clear is None else jnp.where((after == EMPTIED)[..., None], 0, rows)
 
 
 def _sources(
@@ -135,42 +147,42 @@ def _sources(
   read: jax.Array,
   write: jax.Array | None,
   clear: jax.Array | None,
-  rows: int,
+  cells: int,
 ) -> _Sources:
   """Finds the chunks that wrote last.
 
   Args:
-    written: [chunks, batch, window] int32, rows in the window of each chunk.
-    read: [chunks, batch, m] int32, rows that each chunk reads.
+    written: [chunks, batch, window] int32, cells in the window of each chunk.
+    read: [chunks, batch, m] int32, cells that each chunk reads.
     write: [chunks, batch] bool, or None for all.
     clear: [chunks, batch] bool, or None for none.
-    rows: how many there are.
+    cells: of the grid.
   """
   chunks, batch, size = written.shape
 
   def step(carry, now):
-    last, emptied = carry  # [rows] and [batch, 1], when a row of the batch was emptied last
+    last, emptied = carry  # of each cell [batch, cells, 1], of each row [batch, 1]
     chunk, written, read, write, clear = now
-    found = last[jnp.concatenate([written, read], axis=1)]
+    found = pick_rows(last, jnp.concatenate([written, read], axis=1))[..., 0]
     own, corners = found[:, :size], found[:, size:]
     corners = jnp.where(corners < emptied, EMPTIED, corners)
     if clear is not None:
       emptied = jnp.where(clear[:, None], chunk, emptied)
     # The chunk itself; as a function of what was gathered, so that the update is in place.
     new = select_rows(write, jnp.maximum(own, chunk), own)
-    last = last.at[written].set(new, unique_indices=True, mode="promise_in_bounds")
+    last = put_rows(last, written, new[..., None])
     return (last, emptied), (corners, None if clear is None else own < emptied)
 
-  start = jnp.full(rows, UNWRITTEN, jnp.int32), jnp.full((batch, 1), UNWRITTEN, jnp.int32)
+  start = tuple(jnp.full((batch, *n), UNWRITTEN, jnp.int32) for n in ((cells, 1), (1,)))
   moves = jnp.arange(chunks, dtype=jnp.int32), written, read, write, clear
   (last, emptied), (corners, stale) = jax.lax.scan(step, start, moves)
-  emptied = last.reshape(batch, -1) < emptied
-  return _Sources(corners, jnp.where(emptied.reshape(-1), EMPTIED, last), stale)
+  last = last[..., 0]
+  return _Sources(corners, jnp.where(last < emptied, EMPTIED, last), stale)
 
 
 def _step(gates: tuple[VectorGate, ...], rows: Rows, step: _Steps):
   """One chunk: `(rows, (c at the corners, c in the window))`, the latter two before the write."""
-  gathered = rows[jnp.concatenate([step.window, step.corners], axis=1)]
+  gathered = pick_rows(rows, jnp.concatenate([step.window, step.corners], axis=1))
   held, picked = jnp.split(gathered, [step.window.shape[1]], axis=1)
   before = _fresh(step, held)
   i, f, g = blocks.activate(gates, step.values, step.vectors)
@@ -206,12 +218,12 @@ def _recurrence_backward(residuals, grads):
   def back(carry, now):
     grad, sums = carry
     step, before, picked_grad = now
-    own = grad[step.window]
+    own = pick_rows(grad, step.window)
     activations = blocks.activate(gates, step.values, step.vectors)
     gate_grads = blocks.activate_backward(activations, before, own, step.write)
     found = blocks.drive_backward(gates, step.values, step.vectors, gate_grads)
     held_grad = select_rows(step.write, _fresh(step, own * activations[1]), own)
-    grad = put_rows(grad, step.window, held_grad).at[step.corners].add(picked_grad)
+    grad = add_rows(put_rows(grad, step.window, held_grad), step.corners, picked_grad)
     return (grad, jax.tree.map(jnp.add, sums, found[0])), found[1:]
 
   zeros = jax.tree.map(jnp.zeros_like, gates)
@@ -265,5 +277,5 @@ class _Last(NamedTuple):
 
 def _take(array: jax.Array, source: jax.Array) -> jax.Array:
   """Of `array` [chunks, batch, ...] the chunks in `source` [n, batch, m]: [n, batch, m, ...]."""
-  rows = jnp.arange(source.shape[1], dtype=source.dtype)[:, None]
-  return array[jnp.maximum(source, 0), rows]
+  of_row = jax.vmap(lambda array, source: array[jnp.maximum(source, 0)], in_axes=1, out_axes=1)
+  return of_row(array, source)

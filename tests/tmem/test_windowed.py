@@ -124,8 +124,8 @@ def test_no_step_copies_the_state(name, backward, cleared, random_case, results)
   run = results if backward else lambda case, **settings: memory_scan(*case, **settings)
   text = jax.jit(lambda case: run(case, window=(3, 3))).lower(case).compile().as_text()
   loops = [c for c in re.split(r"\n(?=\S)", text) if not c.startswith("ENTRY")]
-  rows = f"f32[{batch * cells * cells},{2 * channels}]"
-  epochs = f"s32[{batch * cells * cells},1]"
+  rows = f"f32[{batch},{cells * cells},{2 * channels}]"
+  epochs = f"s32[{batch},{cells * cells},1]"
   for array, there in ((rows, True), (epochs, cleared)):
     assert any(array in c for c in loops) == there
     copies = re.compile(rf"= {re.escape(array)}\S* (copy|copy-start)\(")

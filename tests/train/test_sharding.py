@@ -136,3 +136,51 @@ def test_eight_devices_equal_one(start, options, tmp_path):
       assert other["bytes"] < one["bytes"]
     else:
       assert other["split"] == 0
+
+
+# Counts what devices tell each other in the loops over chunks, forwards and backwards.
+COUNT = """
+import json, re
+import jax, jax.numpy as jnp, numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from tmem import MemoryConfig, TensorMemory
+from tmem.dynamics import DYNAMICS
+
+CALLS = r" (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\\("
+mesh = jax.make_mesh((8,), ("data",))
+rows, everywhere = (NamedSharding(mesh, PartitionSpec(*axis)) for axis in (("data",), ()))
+found = {}
+for name, dynamics in DYNAMICS.items():
+  for update in ("dense", "window") if dynamics.windowed_scan else ("dense",):
+    config = MemoryConfig(
+      dynamics=name, update=update, window=(2, 2, 2), grid=(4, 3, 5), channels=8, chunk_size=2
+    )
+    graph, params = nnx.split(TensorMemory(config, 16, rngs=nnx.Rngs(0)))
+
+    def run(params, x):
+      memory = nnx.merge(graph, params)
+      return jnp.sum(jnp.square(memory(x, memory.init_state(len(x)))[0]))
+
+    def inside(function):
+      step = jax.jit(function, in_shardings=(everywhere, rows))
+      text = step.lower(params, jnp.ones((8, 24, 16))).compile().as_text()
+      loops = [part for part in re.split(r"\\n(?=\\S)", text) if not part.startswith("ENTRY")]
+      return [call for part in loops for call in re.findall(CALLS, part)]
+
+    found[f"{name} {update}"] = inside(run), inside(jax.grad(run))
+print(json.dumps(found))
+"""
+
+
+def test_devices_are_silent_while_the_memory_runs(start, tmp_path):
+  """Rows of a batch have nothing to tell each other: gradients of the gates are all there is."""
+  (tmp_path / "count_collectives.py").write_text(COUNT)
+  process = start("count_collectives", XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
+  out, err = process.communicate(timeout=240)
+  assert process.returncode == 0, err
+  found = json.loads(out.splitlines()[-1])
+  assert len(found) == 7
+  for name, (forwards, backwards) in found.items():
+    assert forwards == [], name
+    assert backwards in ([], ["all-reduce"]), name
