@@ -24,7 +24,7 @@ class MemoryConfig:
 
   Attributes:
     channels: features per voxel (C), >= 1.
-    grid: cells per axis, (D, H, W); one to four axes of at least one cell.
+    grid: cells per axis, one to four axes of at least one cell; (D, H, W) as published.
     chunk_size: tokens per memory step (K), >= 1.
     sigma_scale: factor on the predicted spread, > 0, in coordinate units.
     sigma_min: lower bound of the spread, or None (as published). Half of what two cells are apart,
@@ -237,12 +237,14 @@ def known_fields(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
 def checked_sizes(name: str, value: Any) -> tuple[int, ...]:
   """`value` as cells per axis, or ValueError."""
   expected = "expected one to four integers of at least 1, as in (8, 8, 8)"
-  if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+  if isinstance(value, (str, bytes)) or not hasattr(value, "__getitem__"):
     raise ValueError(f"{name}: got {value!r}, {expected}")
   sizes = tuple(value)
   is_size = [isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in sizes]
   if not 1 <= len(sizes) <= 4 or not all(is_size):
     raise ValueError(f"{name}: got {value!r}, {expected}")
+  if math.prod(int(n) for n in sizes) > np.iinfo(np.int32).max:
+    raise ValueError(f"{name}: {sizes} are more cells than 32 bits can count")
   return tuple(int(n) for n in sizes)
 
 

@@ -79,7 +79,7 @@ COMPUTE = {
 }
 MEMORY = {
   "memory_channels": Flag(Integer(1), None, "Features per voxel."),
-  "grid": Flag(Grid(), None, "Voxel grid, depth, height, width."),
+  "grid": Flag(Grid(), None, "Cells per axis of the voxel grid, one to four axes."),
   "chunk_size": Flag(Integer(1), None, "Tokens per memory step."),
   "forget_bias": Flag(Number(), None, "Start value of the forget gate's bias."),
   "read_query": Flag(
@@ -88,7 +88,9 @@ MEMORY = {
     "Who reads: the chunk's first token for all, or each token.",
   ),
   "dynamics": Flag(
-    Choice(DYNAMICS), None, "What the gates see: write and state, write, or a vector."
+    Choice(DYNAMICS),
+    None,
+    "What the gates see: write and state (flow moves the state first), write, or a vector.",
   ),
   "memory_update": Flag(
     Choice(UPDATES), _MEMORY.update, "Which cells a write changes: all, or a window around it."
@@ -102,7 +104,11 @@ MEMORY = {
   "coordinate_heads": Flag(
     Choice(COORDINATE_HEADS), _MEMORY.coordinate_heads, "One for reads and writes, or two."
   ),
-  "depthwise": Flag(Boolean(), _MEMORY.depthwise, "Whether the gates see a cell's neighbours."),
+  "depthwise": Flag(
+    Boolean(),
+    _MEMORY.depthwise,
+    "Whether the gates see a cell's neighbours; selective ones never do.",
+  ),
   "sigma_scale": Flag(
     Number(0, open_low=True), _MEMORY.sigma_scale, "Factor on the write's spread."
   ),

@@ -12,7 +12,11 @@ from tmem import MemoryConfig
 
 BAD = [
   *[("channels", value) for value in (0, -1, 1.5, True, "8", None)],
-  *[("grid", value) for value in ((), (0, 4, 4), "8", 8, (2,) * 5, (4, 2.0, 4), (True, 2), None)],
+  *[
+    ("grid", value)
+    for value in ((), (0, 4, 4), "8", 8, (2,) * 5, (4, 2.0, 4), (True, 2), None, {2, 3})
+  ],
+  ("grid", (2048,) * 3),
   *[("chunk_size", value) for value in (0, -2, 2.0, False)],
   *[("sigma_scale", value) for value in (0.0, -1.0, float("nan"), float("inf"), "1")],
   *[("sigma_min", value) for value in (0.0, -0.1, float("nan"), "a")],
