@@ -115,18 +115,20 @@ def test_stored_bytes_of_a_step_do_not_depend_on_the_grid(name, cleared, random_
   assert large < 4 * 2 * 32 * 32 * 2 * 8 / 2  # half of what the rows of a grid take
 
 
-@pytest.mark.parametrize("name", ["convlstm", "parallel"])
+@pytest.mark.parametrize("name", DYNAMICS)
 @pytest.mark.parametrize("cleared", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 def test_no_step_copies_the_state(name, backward, cleared, random_case, results):
-  cells, channels, batch = 16, 8, 2
-  case = random_case(name, (cells, cells), 8, False, cleared, channels=channels, dtype=np.float32)
+  cells, channels, batch, chunks = 16, 8, 2, 8
+  size, settings = (cells, cells), {"channels": channels, "dtype": np.float32}
+  case = random_case(name, size, chunks, cleared, cleared, **settings)
   run = results if backward else lambda case, **settings: memory_scan(*case, **settings)
   text = jax.jit(lambda case: run(case, window=(3, 3))).lower(case).compile().as_text()
   loops = [c for c in re.split(r"\n(?=\S)", text) if not c.startswith("ENTRY")]
-  rows = f"f32[{batch},{cells * cells},{2 * channels}]"
-  epochs = f"s32[{batch},{cells * cells},1]"
-  for array, there in ((rows, True), (epochs, cleared)):
+  selective = name == "selective"  # there c alone, and always who wrote a cell last
+  rows = f"f32[{batch},{cells**2},{channels if selective else 2 * channels}]"
+  numbers = f"s32[{batch},{cells**2},1]"
+  for array, there in ((rows, True), (numbers, cleared or selective)):
     assert any(array in c for c in loops) == there
     copies = re.compile(rf"= {re.escape(array)}\S* (copy|copy-start)\(")
     assert not [line for c in loops for line in c.splitlines() if copies.search(line)]
