@@ -191,6 +191,12 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(map(repr, choices))}")
 
 
+def check_kind(name: str, value: Any, kind: type) -> None:
+  """Raises ValueError unless `value` is a `kind`."""
+  if not isinstance(value, kind):
+    raise ValueError(f"{name}: got {value!r}, expected a {kind.__name__}")
+
+
 def checked_float_dtype(name: str, value: Any) -> np.dtype:
   """`value` as a floating dtype, or ValueError."""
   try:

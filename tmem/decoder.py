@@ -1,6 +1,5 @@
 """Causal blocks around one shared memory: what the causal models have in common."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,10 +13,10 @@ from tmem.layer_norm import LayerNorm
 from tmem.layout import Layout, Place
 from tmem.past import Past
 from tmem.recurrent import RecurrentMemory
+from tmem.stack import Stack, States, make_memory
 from tmem.transformer import AttentionSpec, Block
 from tmem.typing import Tokens
 
-States = tuple[NamedTuple, ...]
 MANY = 2**30  # tokens of a stream; a longer one is counted anew from half as many
 
 
@@ -39,7 +38,7 @@ class Stream(NamedTuple):
   memories: States
 
 
-class Decoder(nnx.Module):
+class Decoder(Stack):
   """Causal pre-norm blocks; a model extends it with what comes before and after them.
 
   One memory serves all blocks that use it; each has a LayerNorm and a fusion gate of its own
@@ -77,24 +76,12 @@ class Decoder(nnx.Module):
     )
     self.distance_bias = _distance_bias(config)
     self.norm = LayerNorm(config.features, **types)
-    self.memory = _make_memory(config, rngs=rngs)
+    self.memory = _memory(config, rngs)
 
   @property
   def causal(self) -> bool:
     """Whether no output depends on a later token, by construction."""
     return self.config.causal
-
-  def init_states(self, batch_size: int, tail: str = "commit") -> States:
-    """Empty memories of `batch_size` streams: one for each block that has a state of its own.
-
-    Args:
-      batch_size: rows, >= 1.
-      tail: "hold" adds room for the tokens of an unfinished chunk.
-    """
-    count = len(self.config.memory_layers)
-    if self.config.state_scope == "depth":
-      count = min(count, 1)
-    return tuple(self.memory.init_state(batch_size, tail) for _ in range(count))
 
   def init_stream(self, batch_size: int) -> Stream:
     """What `batch_size` streams keep before their first token.
@@ -197,31 +184,16 @@ class Decoder(nnx.Module):
     key: jax.Array | None,
   ) -> tuple[Tokens, States, tuple[Past | None, ...]]:
     """The blocks and the last norm; `pasts` has an entry for each block."""
-    config = self.config
     keys = [None] * len(self.blocks) if key is None else jax.random.split(key, len(self.blocks))
     states, pasts = list(states), list(pasts)
     bias = None if self.distance_bias is None else self.distance_bias[...]
     for layer, block in enumerate(self.blocks):
-      if layer in config.memory_layers:
-        own = config.memory_layers.index(layer) if config.state_scope == "layer" else 0
-        memory, state = self.memory, states[own]
-      else:
-        own, memory, state = None, None, None
+      own = self.state_of(layer)
+      memory, state = (None, None) if own is None else (self.memory, states[own])
       x, state, pasts[layer] = block(x, layout, memory, state, pasts[layer], keys[layer], bias)
       if own is not None:
         states[own] = state
     return self.norm(x), tuple(states), tuple(pasts)
-
-  def gates(self) -> dict[int, jax.Array]:
-    """sigmoid(γ) of each block that uses the memory, by its index."""
-    return {
-      layer: jax.nn.sigmoid(self.blocks[layer].fusion.gate[...])
-      for layer in self.config.memory_layers
-    }
-
-  def fusion_gates(self) -> dict[str, float]:
-    """`gates` as plain numbers, for a report."""
-    return {f"block_{layer}": float(gate) for layer, gate in self.gates().items()}
 
   def state_bytes(self) -> int:
     """Bytes one stream must keep to go on: what attention needs of the past, and memory states."""
@@ -236,17 +208,9 @@ def _distance_bias(config: DecoderConfig) -> nnx.Param | None:
   return nnx.Param(jnp.zeros((config.num_heads, config.distances), config.param_dtype))
 
 
-def _make_memory(config: DecoderConfig, *, rngs: nnx.Rngs) -> RecurrentMemory | None:
-  """The memory of a method, in the model's types; None for a method without one."""
+def _memory(config: DecoderConfig, rngs: nnx.Rngs) -> RecurrentMemory | None:
+  """The memory of a method, or None."""
   name = METHODS[config.method].memory
   if name is None:
     return None
-  own = getattr(config, name)
-  own = dataclasses.replace(
-    own,
-    tail="commit",
-    dtype=config.dtype,
-    param_dtype=config.param_dtype,
-    state_dtype=max(own.state_dtype, config.dtype, key=lambda dtype: dtype.itemsize),
-  )
-  return MEMORIES[name][1](own, config.features, rngs=rngs)
+  return make_memory(MEMORIES[name][1], getattr(config, name), config, rngs)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import tmem
 from tmem.config import COORDINATE_HEADS, DYNAMICS, IMPLEMENTATIONS, READ_QUERIES, UPDATES, WRITES
-from tmem.decoder_config import STATE_SCOPES
 from tmem.slots import SlotConfig
+from tmem.stack_config import STATE_SCOPES
 from train.command import Flag
 from train.parsers import TEXT, Boolean, Choice, Grid, Integer, MeshSizes, Number, Remat
 
