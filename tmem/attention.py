@@ -237,7 +237,33 @@ ATTENTION = {
 }
 
 
-class SelfAttention(nnx.Module):
+class Heads(nnx.Module):
+  """The projections of multi-head attention: into queries, keys and values, and back.
+
+  Args:
+    features: size of a token, a multiple of `num_heads`.
+    num_heads: heads; they split the features contiguously.
+    dtype: compute type.
+    param_dtype: type of the parameters.
+    rngs: source of the initial parameters.
+  """
+
+  def __init__(self, features: int, num_heads: int, *, dtype, param_dtype, rngs: nnx.Rngs):
+    self.num_heads = num_heads
+    self.qkv = nnx.Linear(features, 3 * features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    self.out = nnx.Linear(features, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+
+  def split(self, x: Tokens) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries, keys and values of x: [batch, tokens, heads, head_size] each."""
+    qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
+    return qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+
+  def join(self, heads: jax.Array) -> Tokens:
+    """[batch, tokens, heads, head_size] -> [batch, tokens, features]."""
+    return self.out(heads.reshape(*heads.shape[:2], -1))
+
+
+class SelfAttention(Heads):
   """Multi-head causal self-attention.
 
   Args:
@@ -263,9 +289,8 @@ class SelfAttention(nnx.Module):
     param_dtype,
     rngs: nnx.Rngs,
   ):
-    self.num_heads, self.kind, self.window, self.rotary = num_heads, kind, window, rotary
-    self.qkv = nnx.Linear(features, 3 * features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-    self.out = nnx.Linear(features, features, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    super().__init__(features, num_heads, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+    self.kind, self.window, self.rotary = kind, window, rotary
 
   def empty_past(self, batch_size: int, max_length: int) -> Past:
     """What streams of up to `max_length` tokens keep before their first one."""
@@ -286,8 +311,7 @@ class SelfAttention(nnx.Module):
     Returns:
       `(y, past)`: y like `x`, and what to keep.
     """
-    qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
-    q, k, v = (qkv[:, :, part] for part in range(3))
+    q, k, v = self.split(x)
     kind = ATTENTION[self.kind]
     if past is not None:
       out, past = kind.onward(q, k, v, past, layout, self.rotary)
@@ -296,4 +320,4 @@ class SelfAttention(nnx.Module):
         position = jnp.arange(x.shape[1])
         q, k = rotate(q, position), rotate(k, position)
       out = kind.whole(q, k, v, self.window, layout.mask, layout.document())
-    return self.out(out.reshape(x.shape)), past
+    return self.join(out), past

@@ -14,21 +14,18 @@ from flax import nnx
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from tmem.config import MemoryConfig
-from tmem.decoder_config import METHODS
-from tmem.memory import TensorMemory
+from tmem.image_models import ImageClassifier, ImageClassifierConfig
 from tmem.models import LanguageConfig, LanguageModel, SequenceConfig, SequenceModel
+from tmem.reference_models import KINDS, required
 from tmem.reference_names import Entry, entries
+from tmem.video_models import VideoClassifier, VideoConfig
 
 MODELS = {
+  "ImageClassifier": (ImageClassifierConfig, ImageClassifier),
   "LanguageModel": (LanguageConfig, LanguageModel),
   "SequenceModel": (SequenceConfig, SequenceModel),
+  "VideoClassifier": (VideoConfig, VideoClassifier),
 }
-REFERENCE_METHODS = tuple(
-  name
-  for name, method in METHODS.items()
-  if method.memory in (None, "memory") and method.attention != "delta"
-)
 DERIVED = (
   "grid_cache",
   "rope_cos",
@@ -131,13 +128,14 @@ def build_from_reference(config: Mapping[str, Any], params: Mapping[str, Any]) -
   """Builds our module from the authors' configuration and parameters.
 
   Args:
-    config: `kind` ("interface" or "language_model") and the sizes, in the authors' names. A
-      language configuration may add `state_scope`; without it the published "depth" is meant.
+    config: `kind` ("interface", "language_model", "vit" or "video") and the sizes, in the authors'
+      names. A language configuration may add `state_scope`; without it the published "depth" is
+      meant.
     params: arrays under the names of their PyTorch state dict; derived buffers are ignored.
 
   Returns:
-    A `TensorMemory` or a `LanguageModel`, without dropout, that computes in the type of the
-    parameters.
+    A `TensorMemory`, `LanguageModel`, `ImageClassifier` or `VideoClassifier`, without dropout,
+    that computes in the type of the parameters.
 
   Raises:
     ValueError: on an unknown kind or method, a size that is missing, or parameters that do not
@@ -145,12 +143,11 @@ def build_from_reference(config: Mapping[str, Any], params: Mapping[str, Any]) -
 
   Reference: github.com/kswain98/tensor-memory, commit 21d6bbb.
   """
-  kinds = {"interface": _interface, "language_model": _language_model}
   kind = config.get("kind")
-  if kind not in kinds:
-    raise ValueError(f"config: got kind {kind!r}, expected one of {', '.join(kinds)}")
+  if kind not in KINDS:
+    raise ValueError(f"config: got kind {kind!r}, expected one of {', '.join(KINDS)}")
   params = {name: np.asarray(value) for name, value in params.items()}
-  model = nnx.eval_shape(lambda: kinds[kind](config, params))
+  model = nnx.eval_shape(lambda: KINDS[kind](config, params))
   return with_params(model, _load(entries(model), params))
 
 
@@ -158,7 +155,7 @@ def reference_params(model: nnx.Module) -> dict[str, np.ndarray]:
   """The inverse of `build_from_reference`: parameters under the authors' names.
 
   Args:
-    model: a `TensorMemory` or a `LanguageModel`; one that holds gradients in place of
+    model: one of those that `build_from_reference` builds; one that holds gradients in place of
       parameters will do.
 
   Returns:
@@ -173,71 +170,13 @@ def reference_params(model: nnx.Module) -> dict[str, np.ndarray]:
   return found
 
 
-def _interface(config, params) -> TensorMemory:
-  dtype = _dtype(params, "out_proj.weight")
-  memory = _memory_config(config, dtype)
-  return TensorMemory(memory, _required(config, "embed_dim"), rngs=nnx.Rngs(0))
-
-
-def _language_model(config, params) -> LanguageModel:
-  method = _required(config, "method")
-  if method not in REFERENCE_METHODS:
-    expected = ", ".join(REFERENCE_METHODS)
-    raise ValueError(f"config: got method {method!r}, expected one of {expected}")
-  dtype = _dtype(params, "tok.weight")
-  windowed = METHODS[method].attention == "window"
-  remembers = METHODS[method].memory is not None
-  scope = config.get("state_scope", "depth") if remembers else "layer"
-  language = LanguageConfig(
-    vocab_size=_required(config, "vocab"),
-    features=_required(config, "d_model"),
-    num_heads=_required(config, "heads"),
-    num_layers=_required(config, "layers"),
-    mlp_features=_required(params, "blocks.0.mlp.0.weight", "params").shape[0],
-    max_length=_required(config, "seq_len"),
-    method=method,
-    window=_required(config, "window") if windowed else 1,
-    cache_length=_required(config, "mem_len") if method == "xl" else None,
-    memory=_memory_config(config, dtype) if remembers else MemoryConfig(),
-    memory_every_n_layers=config.get("memory_every_n_layers", 1),
-    state_scope=scope,
-    allow_future_leak=scope == "depth",
-    dtype=dtype,
-    param_dtype=dtype,
-  )
-  return LanguageModel(language, rngs=nnx.Rngs(0))
-
-
-def _memory_config(config, dtype) -> MemoryConfig:
-  return MemoryConfig.published(
-    channels=_required(config, "memory_channels"),
-    grid=tuple(_required(config, "memory_shape")),
-    chunk_size=_required(config, "chunk_size"),
-    sigma_scale=config.get("sigma_scale", 1.0),
-    dtype=dtype,
-    param_dtype=dtype,
-    state_dtype=dtype,
-  )
-
-
-def _required(values: Mapping[str, Any], name: str, argument: str = "config") -> Any:
-  if name not in values:
-    raise ValueError(f"{argument}: {name} is missing")
-  return values[name]
-
-
-def _dtype(params: Mapping[str, np.ndarray], name: str):
-  """Type of a parameter; float64 stays float64 only where JAX has it enabled."""
-  return jax.dtypes.canonicalize_dtype(_required(params, name, "params").dtype)
-
-
 def _load(table: list[Entry], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   known = {name for entry in table for name in entry.names}
   for name in params:
     if name not in known and name.rpartition(".")[2] not in DERIVED and name != "head.weight":
       raise ValueError(f"params: {name} does not belong to the model")
   return {
-    entry.path: entry.load(*(_required(params, name, "params") for name in entry.names))
+    entry.path: entry.load(*(required(params, name, "params") for name in entry.names))
     for entry in table
   }
 

@@ -24,6 +24,7 @@ LANGUAGE_VECTORS = [
   "lm_tensor_depth.npz",
   "lm_tensor_local_depth.npz",
 ]
+VISION_VECTORS = sorted(p.name for p in GOLDEN.glob("v*.npz"))
 PRECISIONS = {"float64": 1e-9, "float32": 1e-4}
 
 
@@ -209,3 +210,23 @@ def test_a_layer_scope_makes_the_reference_causal():
   model = interop.build_from_reference(config, vector.group("param/"))
   assert model.causal
   assert model.config.memory_layers == (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", VISION_VECTORS)
+def test_vision_model_matches(name, precision):
+  vector = Vector(name, precision)
+  model = interop.build_from_reference(vector.config, vector.group("param/"))
+  graphdef, params = nnx.split(model)
+  video = name.startswith("video")
+  given = vector["input/frames_btchw" if video else "input/images_nchw"]
+  inputs = jnp.asarray(np.moveaxis(given, -3, -1))
+
+  def run(params):
+    logits = nnx.merge(graphdef, params)(inputs)
+    return jnp.sum(jax.nn.logsumexp(logits, axis=-1)), logits
+
+  (loss, logits), grads = jax.jit(jax.value_and_grad(run, has_aux=True))(params)
+  assert logits.dtype == precision
+  assert_close(logits, vector["output/logits"], precision, "logits")
+  assert_close(loss, vector["output/loss"][0], precision, "loss")
+  assert_grads_close(model, grads, vector, precision)

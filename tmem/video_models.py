@@ -1,0 +1,219 @@
+"""Models of videos: a class after every frame, from all frames so far."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tmem.config import MemoryConfig, at_least_float32, check_choice, check_int, known_fields
+from tmem.encoder import Encoder, EncoderConfig
+from tmem.image_models import check_patches, learned_tokens, patch_projection
+from tmem.patches import patchify
+from tmem.stack import States
+from tmem.typing import Tokens
+
+METHODS = ("joint", "registers", "tensor")
+Frames = jax.Array  # [batch, frames, height, width, channels]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VideoConfig(EncoderConfig):
+  """Sizes and composition of a classifier of videos.
+
+  Attributes: those of `EncoderConfig`, and
+    classes: number of classes.
+    image_size: pixels along an edge of the square frames, a multiple of `patch_size`.
+    patch_size: pixels along an edge of a patch.
+    input_channels: of a pixel.
+    method: how frames are brought together. "joint": attention over the patches of all frames;
+      "registers": frame by frame, learned tokens are handed on; "tensor": frame by frame, the
+      memory is handed on.
+    num_frames: frames that "joint" sees, the newest.
+    num_registers: learned tokens of the method "registers".
+
+  Raises:
+    ValueError: naming the field, what came and what is right.
+  """
+
+  classes: int
+  image_size: int = 64
+  patch_size: int = 8
+  input_channels: int = 3
+  method: str = "tensor"
+  num_frames: int = 8
+  num_registers: int = 4
+
+  def __post_init__(self):
+    super().__post_init__()
+    sizes = ("image_size", "patch_size", "input_channels", "num_frames", "num_registers")
+    for name in ("classes", *sizes):
+      check_int(name, getattr(self, name))
+    check_choice("method", self.method, METHODS)
+    check_patches(self.image_size, self.patch_size)
+
+  @property
+  def remembers(self) -> bool:
+    """Whether there is a memory."""
+    return self.method == "tensor"
+
+  @property
+  def patches(self) -> int:
+    """Patches of a frame."""
+    return (self.image_size // self.patch_size) ** 2
+
+  @classmethod
+  def from_dict(cls, fields: Mapping[str, Any]) -> "VideoConfig":
+    """Rebuilds a configuration from `to_dict`; raises ValueError on unknown names."""
+    fields = known_fields(cls, fields)
+    if "memory" in fields:
+      fields["memory"] = MemoryConfig.from_dict(fields["memory"])
+    return cls(**fields)
+
+
+class VideoStream(NamedTuple):
+  """All that videos carry from one frame to the next; every array has a row for each video.
+
+  Attributes:
+    memories: states of the memories.
+    registers: [batch, registers, features], what the last frame has made of them; None: none.
+    patches: [batch, num_frames, patches, features], the newest frames, newest last; None: none.
+    seen: [batch] int32, how many of those there are; None with `patches`.
+  """
+
+  memories: States
+  registers: jax.Array | None
+  patches: jax.Array | None
+  seen: jax.Array | None
+
+
+class VideoClassifier(Encoder):
+  """A class for a video, from the class token of its last frame.
+
+  Frames go through one scan, so neither compile time nor memory grow with their number.
+
+  Args:
+    config: sizes and composition.
+    rngs: source of the initial parameters.
+
+  Reference: arXiv 2605.27686, video.
+  """
+
+  def __init__(self, config: VideoConfig, *, rngs: nnx.Rngs):
+    super().__init__(config, rngs=rngs)
+    types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
+    self.patches = patch_projection(config, rngs)
+    self.class_token = learned_tokens(config, (config.features,), rngs)
+    self.positions = learned_tokens(config, (config.patches, config.features), rngs)
+
+    def only(method: str, count: int) -> nnx.Param | None:
+      own = config.method == method
+      return learned_tokens(config, (count, config.features), rngs) if own else None
+
+    self.times = only("joint", config.num_frames)
+    self.registers = only("registers", config.num_registers)
+    self.head = nnx.Linear(config.features, config.classes, **types)
+
+  def init_stream(self, batch_size: int) -> VideoStream:
+    """What `batch_size` videos carry before their first frame.
+
+    Raises:
+      ValueError: on a batch size below 1.
+    """
+    check_int("batch_size", batch_size)
+    config, patches, seen, registers = self.config, None, None, None
+    if self.registers is not None:
+      registers = self.registers[...].astype(config.dtype)
+      registers = jnp.broadcast_to(registers, (batch_size, *registers.shape))
+    if self.times is not None:
+      shape = (batch_size, config.num_frames, config.patches, config.features)
+      patches, seen = jnp.zeros(shape, config.dtype), jnp.zeros((batch_size,), jnp.int32)
+    return VideoStream(self.init_states(batch_size), registers, patches, seen)
+
+  def __call__(self, frames: Frames, key: jax.Array | None = None) -> jax.Array:
+    """Logits of each video's class after its last frame.
+
+    Args:
+      frames: [batch, frames, image_size, image_size, input_channels], floating, at least one.
+      key: dropout is on iff a key is given.
+
+    Returns:
+      [batch, classes] in float32 (float64 if the model computes in it).
+
+    Raises:
+      ValueError: if `frames` has another shape.
+    """
+    stream = self.init_stream(len(frames))
+    if self.config.method != "joint":
+      return self.onward(frames, stream, key)[0][:, -1]
+    newest = self._tokens(frames)[:, -self.config.num_frames :]
+    times = self.times[...].astype(newest.dtype)[: newest.shape[1], None]
+    x = (newest + times).reshape(len(newest), -1, newest.shape[-1])
+    return self._classes(self._encode(x, (), None, None, key)[0])
+
+  def onward(
+    self, frames: Frames, stream: VideoStream, key: jax.Array | None = None
+  ) -> tuple[jax.Array, VideoStream]:
+    """Logits after each of the next frames.
+
+    Args:
+      frames: as in a call.
+      stream: what the videos have carried, as from `init_stream`.
+      key: dropout is on iff a key is given.
+
+    Returns:
+      `(logits, stream)`: [batch, frames, classes], as a call's, and what to carry on.
+
+    Raises:
+      ValueError: as a call.
+    """
+    tokens = jnp.moveaxis(self._tokens(frames), 1, 0)
+    keys = None if key is None else jax.random.split(key, len(tokens))
+
+    def step(stream, now):
+      return self._next(*now, stream)
+
+    stream, summaries = jax.lax.scan(step, stream, (tokens, keys))
+    return jnp.moveaxis(self._classes(summaries), 0, 1), stream
+
+  def _tokens(self, frames: Frames) -> jax.Array:
+    """Embedded patches in their places: [batch, frames, patches, features]."""
+    config = self.config
+    expected = (config.image_size, config.image_size, config.input_channels)
+    if frames.ndim != 5 or frames.shape[2:] != expected or not frames.shape[1]:
+      raise ValueError(f"frames: got shape {frames.shape}, expected [batch, frames, *{expected}]")
+    patches = patchify(frames.reshape(-1, *expected).astype(config.dtype), config.patch_size)
+    tokens = self.patches(patches) + self.positions[...].astype(config.dtype)
+    return tokens.reshape(*frames.shape[:2], *tokens.shape[1:])
+
+  def _next(self, tokens: Tokens, key: jax.Array | None, stream: VideoStream):
+    """One frame [batch, patches, features]: `(stream, class token [batch, features])`."""
+    memories, registers, patches, seen = stream
+    if patches is None:
+      summary, registers, memories = self._encode(tokens, memories, registers, None, key)
+      return VideoStream(memories, registers, None, None), summary
+    count = self.config.num_frames
+    patches = jnp.concatenate([patches[:, 1:], tokens[:, None]], axis=1)
+    seen = jnp.minimum(seen + 1, count)
+    time = jnp.arange(count) - (count - seen[:, None])  # of the frames that there are, from 0 on
+    x = patches + self.times[...].astype(tokens.dtype)[jnp.maximum(time, 0)][:, :, None]
+    exists = jnp.repeat(time >= 0, tokens.shape[1], axis=1)
+    visible = jnp.pad(exists, [(0, 0), (1, 0)], constant_values=True)[:, None, None]
+    x = x.reshape(len(x), -1, x.shape[-1])
+    summary, _, memories = self._encode(x, memories, None, visible, key)
+    return VideoStream(memories, None, patches, seen), summary
+
+  def _encode(self, x: Tokens, memories: States, registers, visible, key):
+    """Class token, registers and memories after tokens."""
+    front = self.class_token[...].astype(x.dtype)
+    front = jnp.broadcast_to(front, (len(x), 1, *front.shape))
+    parts = (front, x) if registers is None else (front, registers, x)
+    x, memories = self.encode(jnp.concatenate(parts, axis=1), memories, visible, key)
+    kept = None if registers is None else x[:, 1 : 1 + registers.shape[1]]
+    return self.norm(x[:, 0]), kept, memories
+
+  def _classes(self, summary: jax.Array) -> jax.Array:
+    logits = self.head(summary)
+    return logits.astype(at_least_float32(logits.dtype))
