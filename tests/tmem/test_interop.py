@@ -175,6 +175,6 @@ def test_parameters_of_another_model_are_refused(changes, message, saved, build)
 
 
 def test_only_models_are_saved(tmp_path):
-  with pytest.raises(ValueError, match=r"model: got Linear, expected one of LanguageModel"):
+  with pytest.raises(ValueError, match=r"model: got Linear, expected one of ImageClassifier, LanguageModel"):
     interop.save_model(tmp_path / "model", nnx.Linear(1, 1, rngs=nnx.Rngs(0)))
   assert not list(tmp_path.iterdir())
