@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from tmem.image_models import ImageClassifier, ImageClassifierConfig
+from tmem.masked_autoencoder import AutoencoderConfig, MaskedAutoencoder
 from tmem.models import LanguageConfig, LanguageModel, SequenceConfig, SequenceModel
 from tmem.reference_models import KINDS, required
 from tmem.reference_names import Entry, entries
@@ -23,6 +24,7 @@ from tmem.video_models import VideoClassifier, VideoConfig
 MODELS = {
   "ImageClassifier": (ImageClassifierConfig, ImageClassifier),
   "LanguageModel": (LanguageConfig, LanguageModel),
+  "MaskedAutoencoder": (AutoencoderConfig, MaskedAutoencoder),
   "SequenceModel": (SequenceConfig, SequenceModel),
   "VideoClassifier": (VideoConfig, VideoClassifier),
 }

@@ -10,7 +10,10 @@ import pytest
 from flax import nnx
 
 from tmem import MemoryConfig, interop
+from tmem.image_models import ImageClassifier, ImageClassifierConfig
+from tmem.masked_autoencoder import AutoencoderConfig, MaskedAutoencoder
 from tmem.models import LanguageConfig, LanguageModel
+from tmem.video_models import VideoClassifier, VideoConfig
 
 SMALL = {
   "vocab_size": 5,
@@ -20,6 +23,8 @@ SMALL = {
   "max_length": 6,
   "memory": MemoryConfig(channels=2, grid=(2, 1), dynamics="convlstm", read_heads=1),
 }
+
+IMAGES = {"image_size": 4, "patch_size": 2, "features": 4, "num_layers": 1, "num_heads": 2}
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +153,23 @@ def test_broken_configurations_are_named(change, message, saved):
   assert "config.json" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+  ("kind", "sizes"),
+  [
+    (ImageClassifier, ImageClassifierConfig(classes=3, **IMAGES)),
+    (MaskedAutoencoder, AutoencoderConfig(**IMAGES)),
+    (VideoClassifier, VideoConfig(classes=3, method="registers", **IMAGES)),
+  ],
+)
+def test_models_of_images_and_videos_come_back(kind, sizes, randomised, tmp_path):
+  model = randomised(lambda: kind(sizes, rngs=nnx.Rngs(0)))
+  interop.save_model(tmp_path / "model", model)
+  loaded = interop.load_model(tmp_path / "model")
+  assert type(loaded) is kind
+  assert loaded.config == sizes
+  assert_same(loaded, model)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '"text"', "\xff"])
 def test_configurations_that_are_none_are_named(text, saved):
   directory, _ = saved
@@ -175,6 +197,8 @@ def test_parameters_of_another_model_are_refused(changes, message, saved, build)
 
 
 def test_only_models_are_saved(tmp_path):
-  with pytest.raises(ValueError, match=r"model: got Linear, expected one of ImageClassifier, LanguageModel"):
+  with pytest.raises(
+    ValueError, match=r"model: got Linear, expected one of ImageClassifier, LanguageModel"
+  ):
     interop.save_model(tmp_path / "model", nnx.Linear(1, 1, rngs=nnx.Rngs(0)))
   assert not list(tmp_path.iterdir())
