@@ -84,6 +84,27 @@ def read_folder(path: str | Path) -> Files:
   return _none_empty(files, folder)
 
 
+DATASETS = {
+  "photographs": lambda data_dir, data_path: read_photographs(),
+  "cub": lambda data_dir, data_path: read_cub(data_dir),
+  "folder": lambda data_dir, data_path: read_folder(data_path),
+}
+
+
+def find(dataset: str, data_dir: str | None, data_path: str | None) -> Files:
+  """The images of a data set of `DATASETS`, by split.
+
+  Args:
+    dataset: its name.
+    data_dir: folder of downloaded data sets, for those that are.
+    data_path: the folder of the data set "folder".
+
+  Raises:
+    DatasetError: as the reader of the data set.
+  """
+  return DATASETS[dataset](data_dir, data_path)
+
+
 def _cub_folder(data_dir: str | Path | None) -> Path:
   if data_dir is None:
     raise DatasetError("cub: needs --data_dir, a folder with CUB_200_2011")

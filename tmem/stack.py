@@ -46,6 +46,11 @@ class Stack(nnx.Module):
       return None
     return self.config.memory_layers.index(layer) if self.config.state_scope == "layer" else 0
 
+  def memory_bytes(self, tail: str = "commit") -> int:
+    """Bytes that the states of the memories of one stream take."""
+    states = jax.eval_shape(lambda: self.init_states(1, tail))
+    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(states))
+
   def gates(self) -> dict[int, jax.Array]:
     """sigmoid(γ) of each block that uses the memory, by its index."""
     return {

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from tmem.masked_autoencoder import AutoencoderConfig
 from tmem.models import LanguageConfig
 
 
@@ -162,4 +163,44 @@ class LanguageRun:
   optim: OptimConfig
   run: RunConfig
   sample: SampleConfig
+  flags: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageDataConfig:
+  """Which images, and what of them is hidden.
+
+  Attributes:
+    dataset: "photographs", "cub" or "folder".
+    data_dir: folder of downloaded datasets, or None.
+    data_path: folder of `dataset="folder"`, or None.
+    mask_ratio: share of the patches that training hides, in (0, 1).
+    order: of the visible patches: "raster" or "random".
+  """
+
+  dataset: str
+  data_dir: str | None
+  data_path: str | None
+  mask_ratio: float
+  order: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRun:
+  """Everything `train.image` needs.
+
+  Attributes:
+    mode: "train" or "eval".
+    data: which images.
+    model: the model.
+    optim: the optimizer.
+    run: how the run proceeds.
+    flags: the value of every flag, as JSON: enough to run it again.
+  """
+
+  mode: str
+  data: ImageDataConfig
+  model: AutoencoderConfig
+  optim: OptimConfig
+  run: RunConfig
   flags: dict[str, Any]

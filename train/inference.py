@@ -8,11 +8,14 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from train import outputs
+from train import outputs, result
 from train.checkpoint import Checkpoints
 from train.config import RunConfig
 from train.errors import RunError
+from train.evaluate import make_evaluate
+from train.sharding import make_mesh
 from train.state import make_setup
+from train.task import Task
 
 
 def restore_trained(
@@ -36,6 +39,32 @@ def restore_trained(
   setup = make_setup(build, optax.identity(), mesh, run.seed)
   flag = "workdir" if run.checkpoint is None else "checkpoint"
   return setup.graphdef, *read_params(setup.abstract.params, run.checkpoint or run.workdir, flag)
+
+
+def evaluate(task: Task, run: RunConfig, name: str) -> None:
+  """Evaluates on whole splits, prints that and writes it to the workdir.
+
+  Args:
+    task: what was trained.
+    run: the run.
+    name: of the JSON file with the best checkpoint's figures; those of a checkpoint that was named
+      have its step behind it.
+
+  Raises:
+    RunError: as `restore_trained`.
+  """
+  mesh = make_mesh(run.mesh, run.batch_size)
+  graphdef, params, step = restore_trained(task.build, run, mesh)
+  run_split = make_evaluate(graphdef, task.eval_loss_fn, mesh)
+  measured: dict[str, Any] = {"step": step, "protocol": task.protocol}
+  print(f"protocol: {task.protocol}")
+  for split in task.splits:
+    metrics = task.metrics(run_split(params, task.eval_batches(split, 0)), split)
+    measured |= {f"{split}_{name}": value for name, value in metrics.items()}
+    print("\n".join(f"{split} {line}" for line in result.lines(metrics)))
+  is_named = run.checkpoint not in (None, run.workdir)
+  file = f"{name}_{step:08d}.json" if is_named else f"{name}.json"
+  outputs.write_json(run.workdir / file, measured)
 
 
 def read_params(abstract_params: Any, source: Path, flag: str) -> tuple[Any, int]:

@@ -9,13 +9,10 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from train import cli, flags, inference, language_task, loop, outputs, result, scoring, writing
 from train.config import LanguageRun
-from train.evaluate import make_evaluate
 from train.language_flags import COMMAND
-from train.sharding import make_mesh
 
 SPLITS = ("valid", "test")
 PROMPT_TOKENS = 16  # kept with a run, to be continued where no prompt is given
@@ -59,26 +56,11 @@ def train(config: LanguageRun) -> None:
 
 
 def evaluate(config: LanguageRun) -> None:
-  """Evaluates on whole splits, prints that and writes it to the workdir.
-
-  The best checkpoint's figures go to `eval_PROTOCOL.json`; those of one that was named have its
-  step behind the protocol.
-  """
+  """Evaluates on whole splits, prints that and writes it to `eval_PROTOCOL.json`."""
   corpus = language_task.load_corpus(config.data)
   language_task.check_same_text(config, corpus)
   task = language_task.make_task(config, corpus)
-  mesh = make_mesh(config.run.mesh, config.run.batch_size)
-  graphdef, params, step = inference.restore_trained(task.build, config.run, mesh)
-  run_split = make_evaluate(graphdef, task.eval_loss_fn, mesh)
-  measured: dict[str, Any] = {"step": step, "protocol": task.protocol}
-  print(f"protocol: {task.protocol}")
-  for split in task.splits:
-    metrics = task.metrics(run_split(params, task.eval_batches(split, 0)), split)
-    measured |= {f"{split}_{name}": value for name, value in metrics.items()}
-    print("\n".join(f"{split} {line}" for line in result.lines(metrics)))
-  is_named = config.run.checkpoint not in (None, config.run.workdir)
-  name = f"eval_{task.protocol}_{step:08d}.json" if is_named else f"eval_{task.protocol}.json"
-  outputs.write_json(config.run.workdir / name, measured)
+  inference.evaluate(task, config.run, f"eval_{task.protocol}")
 
 
 if __name__ == "__main__":

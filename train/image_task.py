@@ -1,0 +1,105 @@
+"""Masked reconstruction of images as a task of the loop."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from data import image_batches, image_sources
+from data.errors import DatasetError
+from data.image_batches import ImageFiles, Masking
+from tmem import interop
+from tmem.masked_autoencoder import MaskedAutoencoder
+from train.config import ImageDataConfig, ImageRun
+from train.errors import RunError
+from train.image_losses import reconstruction_loss, reconstruction_quality
+from train.task import HostBatch, Task
+
+RATIOS = {f"test_{percent}": percent / 100 for percent in (25, 50, 75)}  # hidden in tests
+Images = dict[str, ImageFiles]
+
+
+def load_images(config: ImageDataConfig) -> Images:
+  """Finds the images of a run: "train", "valid" (every tenth of those for training) and "test".
+
+  Raises:
+    RunError: saying what is missing and what would be right.
+  """
+  try:
+    files = image_sources.find(config.dataset, config.data_dir, config.data_path)
+    train, test = (image_batches.readable(files[split]) for split in ("train", "test"))
+    if len(train) < 2:
+      raise DatasetError(f"{train.paths[0]}: the only image for training, expected at least two")
+  except DatasetError as error:
+    raise RunError(str(error)) from error
+  valid = train.paths[::10]
+  rest = [path for index, path in enumerate(train.paths) if index % 10]
+  return {"train": ImageFiles(rest), "valid": ImageFiles(valid), "test": test}
+
+
+def make_task(config: ImageRun, images: Images) -> Task:
+  """Describes a run on images to the loop.
+
+  Args:
+    config: the run.
+    images: as from `load_images`.
+
+  Returns:
+    The task; its splits are "valid", masked as in training, and the test images masked less and
+    more.
+  """
+  model, data, run = config.model, config.data, config.run
+  masking = functools.partial(Masking, model.image_size, model.patch_size, order=data.order)
+
+  def train_batches() -> Any:
+    return image_batches.train_batches(
+      images["train"],
+      masking(data.mask_ratio),
+      run.batch_size,
+      run.seed,
+      jax.process_index(),
+      jax.process_count(),
+    )
+
+  def eval_batches(split: str, limit: int) -> Iterable[HostBatch]:
+    shown = images[split.partition("_")[0]]
+    shown = ImageFiles(shown.paths[: limit or None])
+    ratio = RATIOS.get(split, data.mask_ratio)
+    return image_batches.eval_batches(shown, masking(ratio), run.batch_size)
+
+  def describe(trained: nnx.Module) -> dict[str, Any]:
+    return {
+      "method": model.method,
+      "dataset": data.dataset,
+      "mask_ratio": data.mask_ratio,
+      "order": data.order,
+      "images": {split: len(files) for split, files in images.items()},
+      "causal": False,
+      "state_bytes": trained.memory_bytes(),
+      "fusion_gates": trained.fusion_gates(),
+    }
+
+  return Task(
+    name="image",
+    item="images",
+    count_items=lambda batch: len(batch["images"]),
+    splits=("valid", *RATIOS),
+    protocol="middle crops, masks of a fixed seed",
+    build=lambda rngs: MaskedAutoencoder(model, rngs=rngs),
+    loss_fn=reconstruction_loss,
+    eval_loss_fn=reconstruction_quality,
+    train_batches=train_batches,
+    eval_batches=eval_batches,
+    metrics=image_metrics,
+    shown=("loss", "psnr", "ssim"),
+    describe=describe,
+    export=interop.save_model,
+  )
+
+
+def image_metrics(means: dict[str, float], split: str) -> dict[str, float]:
+  """What is reported of a split: its means, and how many patches they are of."""
+  del split
+  return {**{k: v for k, v in means.items() if k != "weight"}, "hidden_patches": means["weight"]}
