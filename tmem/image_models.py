@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,35 +18,37 @@ METHODS = ("base", "local", "registers", "tensor")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageConfig(EncoderConfig):
-  """Sizes and composition of an encoder of images.
+class PatchConfig(EncoderConfig):
+  """Sizes and composition of an encoder of patches.
 
   Attributes: those of `EncoderConfig`, and
+    methods: names that `method` may have.
     image_size: pixels along an edge of the square images, a multiple of `patch_size`.
     patch_size: pixels along an edge of a patch.
     input_channels: of a pixel.
-    method: what besides attention over everything there is. "base": nothing; "local": patches see
-      those around them alone; "registers": learned tokens; "tensor": the memory.
-    reach: how many patches away another may be, along either axis, in the method "local".
+    method: one of `methods`; "registers" has learned tokens, "tensor" a memory.
     num_registers: learned tokens of the method "registers".
 
   Raises:
     ValueError: naming the field, what came and what is right.
   """
 
+  methods: ClassVar[tuple[str, ...]]
   image_size: int = 64
   patch_size: int = 8
   input_channels: int = 3
   method: str = "tensor"
-  reach: int = 1
   num_registers: int = 4
 
   def __post_init__(self):
     super().__post_init__()
-    for name in ("image_size", "patch_size", "input_channels", "reach", "num_registers"):
+    for name in ("image_size", "patch_size", "input_channels", "num_registers"):
       check_int(name, getattr(self, name))
-    check_choice("method", self.method, METHODS)
-    check_patches(self.image_size, self.patch_size)
+    check_choice("method", self.method, self.methods)
+    if self.image_size % self.patch_size:
+      raise ValueError(
+        f"image_size: {self.image_size} is not a multiple of patch_size {self.patch_size}"
+      )
 
   @property
   def remembers(self) -> bool:
@@ -59,7 +61,7 @@ class ImageConfig(EncoderConfig):
     return (self.image_size // self.patch_size) ** 2
 
   @classmethod
-  def from_dict(cls, fields: Mapping[str, Any]) -> "ImageConfig":
+  def from_dict(cls, fields: Mapping[str, Any]) -> Self:
     """Rebuilds a configuration from `to_dict`; raises ValueError on unknown names."""
     fields = known_fields(cls, fields)
     if "memory" in fields:
@@ -67,10 +69,25 @@ class ImageConfig(EncoderConfig):
     return cls(**fields)
 
 
-def check_patches(image_size: int, patch_size: int) -> None:
-  """Raises ValueError unless images can be cut into whole patches."""
-  if image_size % patch_size:
-    raise ValueError(f"image_size: {image_size} is not a multiple of patch_size {patch_size}")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageConfig(PatchConfig):
+  """Sizes and composition of an encoder of images.
+
+  In the method "base" every patch sees every other one, in "local" those around it alone.
+
+  Attributes: those of `PatchConfig`, and
+    reach: how many patches away another may be, along either axis, in the method "local".
+
+  Raises:
+    ValueError: naming the field, what came and what is right.
+  """
+
+  methods: ClassVar[tuple[str, ...]] = METHODS
+  reach: int = 1
+
+  def __post_init__(self):
+    super().__post_init__()
+    check_int("reach", self.reach)
 
 
 class PatchEncoder(Encoder):
@@ -187,7 +204,7 @@ class ImageClassifier(PatchEncoder):
     return logits.astype(at_least_float32(logits.dtype))
 
 
-def patch_projection(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.Linear:
+def patch_projection(config: PatchConfig, rngs: nnx.Rngs) -> nnx.Linear:
   """From the pixels of a patch to a token."""
   pixels = config.patch_size**2 * config.input_channels
   types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}

@@ -1,16 +1,15 @@
 """Models of videos: a class after every frame, from all frames so far."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tmem.config import MemoryConfig, at_least_float32, check_choice, check_int, known_fields
-from tmem.encoder import Encoder, EncoderConfig
-from tmem.image_models import check_patches, learned_tokens, patch_projection
+from tmem.config import at_least_float32, check_int
+from tmem.encoder import Encoder
+from tmem.image_models import PatchConfig, learned_tokens, patch_projection
 from tmem.patches import patchify
 from tmem.stack import States
 from tmem.typing import Tokens
@@ -20,57 +19,29 @@ Frames = jax.Array  # [batch, frames, height, width, channels]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VideoConfig(EncoderConfig):
+class VideoConfig(PatchConfig):
   """Sizes and composition of a classifier of videos.
 
-  Attributes: those of `EncoderConfig`, and
+  The method says how frames are brought together. "joint": attention over the patches of all
+  frames; "registers": frame by frame, learned tokens are handed on; "tensor": frame by frame, the
+  memory is handed on.
+
+  Attributes: those of `PatchConfig`, whose images are the frames, and
     classes: number of classes.
-    image_size: pixels along an edge of the square frames, a multiple of `patch_size`.
-    patch_size: pixels along an edge of a patch.
-    input_channels: of a pixel.
-    method: how frames are brought together. "joint": attention over the patches of all frames;
-      "registers": frame by frame, learned tokens are handed on; "tensor": frame by frame, the
-      memory is handed on.
     num_frames: frames that "joint" sees, the newest.
-    num_registers: learned tokens of the method "registers".
 
   Raises:
     ValueError: naming the field, what came and what is right.
   """
 
+  methods: ClassVar[tuple[str, ...]] = METHODS
   classes: int
-  image_size: int = 64
-  patch_size: int = 8
-  input_channels: int = 3
-  method: str = "tensor"
   num_frames: int = 8
-  num_registers: int = 4
 
   def __post_init__(self):
     super().__post_init__()
-    sizes = ("image_size", "patch_size", "input_channels", "num_frames", "num_registers")
-    for name in ("classes", *sizes):
-      check_int(name, getattr(self, name))
-    check_choice("method", self.method, METHODS)
-    check_patches(self.image_size, self.patch_size)
-
-  @property
-  def remembers(self) -> bool:
-    """Whether there is a memory."""
-    return self.method == "tensor"
-
-  @property
-  def patches(self) -> int:
-    """Patches of a frame."""
-    return (self.image_size // self.patch_size) ** 2
-
-  @classmethod
-  def from_dict(cls, fields: Mapping[str, Any]) -> "VideoConfig":
-    """Rebuilds a configuration from `to_dict`; raises ValueError on unknown names."""
-    fields = known_fields(cls, fields)
-    if "memory" in fields:
-      fields["memory"] = MemoryConfig.from_dict(fields["memory"])
-    return cls(**fields)
+    check_int("classes", self.classes)
+    check_int("num_frames", self.num_frames)
 
 
 class VideoStream(NamedTuple):

@@ -30,9 +30,7 @@ def main(argv: Sequence[str]) -> None:
 def train(config: ImageRun) -> None:
   """Trains to the end, or says that this has been done."""
   workdir = config.run.workdir
-  finished = result.read(workdir)
-  if finished is not None:
-    print(f"{workdir} is finished; nothing to do.\n{result.summary(finished, SPLITS)}")
+  if result.is_finished(workdir, SPLITS):
     return
   outputs.make_workdir(workdir)
   images = image_task.load_images(config.data)

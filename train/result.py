@@ -126,6 +126,22 @@ def broken(workdir: Path, problem: str) -> RunError:
   )
 
 
+def is_finished(workdir: Path, splits: tuple[str, ...]) -> bool:
+  """Whether a run is finished; if so, says it and what came out.
+
+  Args:
+    workdir: folder of the run.
+    splits: as in `summary`.
+
+  Raises:
+    RunError: if the result is broken.
+  """
+  found = read(workdir)
+  if found is not None:
+    print(f"{workdir} is finished; nothing to do.\n{summary(found, splits)}")
+  return found is not None
+
+
 def summary(result: Mapping[str, Any], splits: tuple[str, ...]) -> str:
   """One line per split, for the terminal.
 
