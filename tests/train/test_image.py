@@ -16,6 +16,7 @@ from tmem.masked_autoencoder import AutoencoderConfig, MaskedAutoencoder
 from tmem.patches import patchify
 from train import image
 from train.errors import FlagError, RunError
+from train.image_flags import COMMAND
 from train.image_losses import reconstruction_loss, reconstruction_quality
 
 SIZES = {
@@ -208,3 +209,18 @@ def test_what_is_skipped_is_counted(folder, tmp_path, caplog):
   (line,) = [m for m in caplog.messages if m.startswith("skipped")]
   assert line.startswith("skipped 1 of 13 images; the first: ")
   assert "broken.jpg: not an image that can be read" in line
+
+
+@pytest.mark.parametrize(
+  ("preset", "sizes"),
+  [
+    ("small", (192, 4, 196)),
+    ("base", (384, 6, 196)),
+    ("large", (768, 12, 196)),
+    ("cpu", (96, 3, 64)),
+  ],
+)
+def test_presets_have_their_sizes(preset, sizes):
+  model = COMMAND.build(COMMAND.values(preset) | {"workdir": "runs/none"}).model
+  assert (model.features, model.num_layers, model.patches) == sizes
+  assert (model.state_scope, model.gate_init) == ("depth", -2.0)
