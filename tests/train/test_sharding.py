@@ -154,7 +154,7 @@ found = {}
 for name, dynamics in DYNAMICS.items():
   for update in ("dense", "window") if dynamics.windowed_scan else ("dense",):
     config = MemoryConfig(
-      dynamics=name, update=update, window=(2, 2, 2), grid=(4, 3, 5), channels=8, chunk_size=2
+      dynamics=name, update=update, window=(2, 2), grid=(4, 5), channels=8, chunk_size=2
     )
     graph, params = nnx.split(TensorMemory(config, 16, rngs=nnx.Rngs(0)))
 
