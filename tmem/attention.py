@@ -260,7 +260,7 @@ class Heads(nnx.Module):
 
   def join(self, heads: jax.Array) -> Tokens:
     """[batch, tokens, heads, head_size] -> [batch, tokens, features]."""
-    return self.out(heads.reshape(*heads.shape[:2], -1))
+    return self.out(heads.reshape(*heads.shape[:2], self.out.in_features))
 
 
 class SelfAttention(Heads):
