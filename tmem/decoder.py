@@ -13,7 +13,7 @@ from tmem.layer_norm import LayerNorm
 from tmem.layout import Layout, Place
 from tmem.past import Past
 from tmem.recurrent import RecurrentMemory
-from tmem.stack import Stack, States, make_memory
+from tmem.stack import Stack, States, bytes_of, make_memory
 from tmem.transformer import AttentionSpec, Block
 from tmem.typing import Tokens
 
@@ -197,8 +197,7 @@ class Decoder(Stack):
 
   def state_bytes(self) -> int:
     """Bytes one stream must keep to go on: what attention needs of the past, and memory states."""
-    kept = jax.eval_shape(lambda: (self._empty_pasts(1), self.init_states(1, tail="hold")))
-    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(kept))
+    return bytes_of(lambda: self._empty_pasts(1)) + self.memory_bytes(tail="hold")
 
 
 def _distance_bias(config: DecoderConfig) -> nnx.Param | None:

@@ -1,6 +1,7 @@
 """A stack of blocks, of which some share one memory: what causal and other models have alike."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -48,8 +49,7 @@ class Stack(nnx.Module):
 
   def memory_bytes(self, tail: str = "commit") -> int:
     """Bytes that the states of the memories of one stream take."""
-    states = jax.eval_shape(lambda: self.init_states(1, tail))
-    return sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(states))
+    return bytes_of(lambda: self.init_states(1, tail))
 
   def gates(self) -> dict[int, jax.Array]:
     """sigmoid(γ) of each block that uses the memory, by its index."""
@@ -61,6 +61,12 @@ class Stack(nnx.Module):
   def fusion_gates(self) -> dict[str, float]:
     """`gates` as plain numbers, for a report."""
     return {f"block_{layer}": float(gate) for layer, gate in self.gates().items()}
+
+
+def bytes_of(make: Callable[[], Any]) -> int:
+  """Bytes of the arrays that a function makes; it is not run."""
+  arrays = jax.tree.leaves(jax.eval_shape(make))
+  return sum(a.size * a.dtype.itemsize for a in arrays)
 
 
 def make_memory(
