@@ -141,7 +141,8 @@ def _none_empty(files: Files, folder: Path) -> Files:
     if not paths:
       raise DatasetError(
         f"{folder}: no images for {split}, of {_total(files.values())} in all; expected files"
-        f" {', '.join(sorted(SUFFIXES))}"
+        f" {', '.join(sorted(SUFFIXES))}, in folders train and test or so many that a tenth can be"
+        " kept for tests"
       )
   return files
 

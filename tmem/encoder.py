@@ -21,8 +21,8 @@ class EncoderConfig(StackConfig):
   """Sizes and composition of bidirectional blocks.
 
   Attributes: those of `StackConfig`, and
-    drop_path: how often the last block's branches are left out for a row in training, in [0, 1);
-      those of earlier blocks less, in proportion to their depth.
+    drop_path: how often the last block's attention and its MLP are left out for a row in training,
+      in [0, 1); those of earlier blocks less, in proportion to their depth, the first never.
 
   Raises:
     ValueError: naming the field, what came and what is right.

@@ -42,7 +42,7 @@ def save_model(directory: str | os.PathLike, model: nnx.Module) -> None:
 
   Args:
     directory: where to write; an earlier model there is replaced.
-    model: a model of `tmem.models`.
+    model: of one of the classes in `MODELS`.
 
   Raises:
     ValueError: if `model` is of another class, or `directory` is a file.

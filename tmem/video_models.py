@@ -63,7 +63,8 @@ class VideoStream(NamedTuple):
 class VideoClassifier(Encoder):
   """A class for a video, from the class token of its last frame.
 
-  Frames go through one scan, so neither compile time nor memory grow with their number.
+  `onward` takes frames through one scan, so compile time does not grow with their number, nor does
+  what is carried from frame to frame.
 
   Args:
     config: sizes and composition.

@@ -12,6 +12,7 @@ from train.config import ImageDataConfig, ImageRun
 from train.errors import FlagError
 from train.parsers import TEXT, Choice, Integer, Number
 
+SSIM_FILTER = 11  # pixels along an edge, of `dm_pix.ssim`
 PRESETS = ("cpu", "smoke", "small", "base", "large")
 TASK = {
   "workdir": flag_table.WORKDIR,
@@ -44,7 +45,7 @@ MODEL = {
   "decoder_features": Flag(Integer(1), None, "Width of the decoder."),
   "decoder_heads": Flag(Integer(1), 4, "Its attention heads."),
   "decoder_layers": Flag(Integer(1), None, "Its blocks."),
-  "drop_path": Flag(Number(0, 1), 0.0, "How often branches of the last block are left out."),
+  "drop_path": Flag(Number(0, 1), 0.0, "How often the last block is left out, but for the memory."),
   **flag_table.COMPUTE,
 }
 MEMORY = {name: flag for name, flag in flag_table.MEMORY.items() if name != "slot_count"}
@@ -105,6 +106,10 @@ def build(values: dict[str, Any]) -> ImageRun:
     mlp_features=values["mlp_features"] or None,
     memory=configure.memory_config(values),
   )
+  if model.image_size < SSIM_FILTER:
+    raise FlagError(
+      f"--image_size={model.image_size}: below {SSIM_FILTER}, the edge of what SSIM looks at"
+    )
   hidden = round(model.patches * values["mask_ratio"])
   if not 0 < hidden < model.patches:
     raise FlagError(

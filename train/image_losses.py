@@ -56,12 +56,12 @@ def reconstruction_quality(model: nnx.Module, batch: Batch, key: jax.Array | Non
   filled = jnp.where(where, shown, truth)
   error = jnp.mean(jnp.square(filled - truth), axis=-1, keepdims=True)
   similar = dm_pix.ssim(filled, truth, return_map=True)
-  # The map has no values at the border, where the filter does not fit.
-  border = (shape[0] - similar.shape[1]) // 2
-  inner = where[:, border : shape[0] - border, border : shape[1] - border]
   similar = jnp.mean(similar, axis=-1, keepdims=True)
   of_image = {"mse": _mean(error), "ssim": _mean(similar)}
-  of_image |= {"masked_mse": _mean(error, where), "masked_ssim": _mean(similar, inner)}
+  # At the border, where the filter does not fit, a pixel has what the nearest one has.
+  edges = [((n - m) // 2,) * 2 for n, m in zip(shape, similar.shape[1:3], strict=True)]
+  everywhere = jnp.pad(similar, [(0, 0), *edges, (0, 0)], mode="edge")
+  of_image |= {"masked_mse": _mean(error, where), "masked_ssim": _mean(everywhere, where)}
   for name in ("mse", "masked_mse"):
     of_image[name.replace("mse", "psnr")] = -10 * jnp.log10(jnp.maximum(of_image[name], 1e-10))
   weights = jnp.sum(hidden & _exists(batch)[:, None], axis=1)

@@ -166,11 +166,14 @@ def summary(result: Mapping[str, Any], splits: tuple[str, ...]) -> str:
   return "\n".join(found)
 
 
+COUNTS = ("tokens", "hidden_patches")
+
+
 def lines(metrics: Mapping[str, float]) -> list[str]:
   """Metrics for the terminal: "name: value"; numbers of things are whole."""
   return [
     f"{name.replace('_', ' ')}: {value:,.0f}"
-    if name == "tokens"
+    if name in COUNTS
     else f"{name.replace('_', ' ')}: {value:.4f}"
     for name, value in metrics.items()
   ]

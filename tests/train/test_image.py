@@ -186,6 +186,16 @@ def test_quality_is_what_scikit_image_measures():
   np.testing.assert_allclose(found["masked_mse"], found["mse"] * 36 / 30, rtol=1e-4)
 
 
+def test_hidden_pixels_at_the_border_are_judged_too():
+  """One hidden patch in a corner, where the filter of the similarity does not fit, told exactly."""
+  _, batch, config, _ = case()
+  patches = np.asarray(patchify(batch["images"], 4))
+  told = (patches - patches.mean(-1, keepdims=True)) / patches.std(-1, keepdims=True)
+  batch["visible"] = jnp.broadcast_to(jnp.arange(1, 16), (3, 15))
+  sums = reconstruction_quality(Told(jnp.asarray(told), config), batch, None)
+  np.testing.assert_allclose(sums["masked_ssim"] / sums["weight"], 1.0, atol=1e-3)
+
+
 @pytest.mark.parametrize(
   ("changes", "error", "message"),
   [
@@ -193,6 +203,7 @@ def test_quality_is_what_scikit_image_measures():
     ({"mask_ratio": 0.99}, FlagError, "--mask_ratio=0.99: hides 16 of 16 patches"),
     ({"mask_ratio": 1.0}, FlagError, "--mask_ratio=1.0: "),
     ({"image_size": 18}, FlagError, "--image_size: 18 is not a multiple of --patch_size 4"),
+    ({"image_size": 8}, FlagError, "--image_size=8: below 11"),
     ({"data_path": ""}, FlagError, "--data_path: missing, --dataset=folder needs one"),
     ({"data_path": "/absent"}, RunError, "/absent: no such folder"),
     ({"dataset": "cub", "data_dir": "/absent"}, RunError, r"no CUB_200_2011/images.txt there"),
