@@ -1,6 +1,7 @@
 """What is done to pixels before a model sees them: crops, the scale of values, hidden patches."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -15,45 +16,65 @@ TRIES = 10
 Pixels = np.ndarray  # [height, width, 3] uint8
 
 
-def random_crop(pixels: Pixels, size: int, rng: np.random.Generator) -> Pixels:
-  """A random part of an image, resized to a square, and turned left to right half of the time.
+class View(NamedTuple):
+  """Which part of an image is seen, and how.
+
+  Attributes:
+    box: left, top, right and bottom edge, in pixels.
+    flip: whether left and right change places.
+  """
+
+  box: tuple[int, int, int, int]
+  flip: bool = False
+
+
+def random_view(height: int, width: int, rng: np.random.Generator) -> View:
+  """A random part of an image, turned left to right half of the time.
 
   Its area is uniform in `AREA`, its ratio log-uniform in `RATIO`; where no such part fits, which a
   very long image can cause, the middle is taken.
 
   Args:
-    pixels: [height, width, 3] uint8.
-    size: pixels along an edge of the result.
+    height: of the image, in pixels.
+    width: likewise.
     rng: source of the randomness.
 
   Returns:
-    [size, size, 3] uint8.
+    The part.
   """
-  height, width = pixels.shape[:2]
-  found = None
+  box = middle_view(height, width).box
   for _ in range(TRIES):
     area = rng.uniform(*AREA) * height * width
     ratio = math.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
     w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
     if 0 < w <= width and 0 < h <= height:
       left, top = rng.integers(width - w + 1), rng.integers(height - h + 1)
-      found = _resized(pixels, size, (left, top, left + w, top + h))
+      box = (left, top, left + w, top + h)
       break
-  crop = middle_crop(pixels, size) if found is None else found
-  return crop[:, ::-1] if rng.uniform() < 0.5 else crop
+  return View(box, rng.uniform() < 0.5)
 
 
-def middle_crop(pixels: Pixels, size: int) -> Pixels:
-  """The largest square in the middle of an image, resized to [size, size, 3]."""
-  height, width = pixels.shape[:2]
+def middle_view(height: int, width: int) -> View:
+  """The largest square in the middle of an image."""
   edge = min(height, width)
   left, top = (width - edge) // 2, (height - edge) // 2
-  return _resized(pixels, size, (left, top, left + edge, top + edge))
+  return View((left, top, left + edge, top + edge))
 
 
-def _resized(pixels: Pixels, size: int, box: tuple[int, int, int, int]) -> Pixels:
-  part = Image.fromarray(pixels).crop(box)  # first, so that nothing around it is mixed in
-  return np.asarray(part.resize((size, size), Image.Resampling.BICUBIC))
+def shown(pixels: Pixels, view: View, size: int) -> Pixels:
+  """A part of an image, resized to a square.
+
+  Args:
+    pixels: [height, width, 3] uint8.
+    view: the part.
+    size: pixels along an edge of the result.
+
+  Returns:
+    [size, size, 3] uint8.
+  """
+  part = Image.fromarray(pixels).crop(view.box)  # first, so that nothing around it is mixed in
+  part = np.asarray(part.resize((size, size), Image.Resampling.BICUBIC))
+  return part[:, ::-1] if view.flip else part
 
 
 def normalised(pixels: Pixels) -> np.ndarray:

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import io
 import logging
-import os
-import pwd
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +19,7 @@ import tensorflow_datasets as tfds
 from absl import logging as absl_logging
 from tensorflow_datasets.core.utils import tqdm_utils
 
+from data.cache import cache_directory, locked
 from data.documents import SPLITS, Document, Splits, fingerprint
 from data.errors import DatasetError
 
@@ -111,7 +109,7 @@ def cached_documents(corpus: str, documents: Splits) -> Splits:
   """
   config = TextCorpusConfig(name=f"{corpus}-{fingerprint(documents)}", documents=documents)
   try:
-    return _read_or_prepare(config, _cache_directory())
+    return _read_or_prepare(config, cache_directory())
   except OSError as error:
     _log.warning(
       "cannot use the data cache (%s); using a temporary directory: set TMEM_CACHE_DIR to a"
@@ -134,7 +132,7 @@ def _read_or_prepare(config: TextCorpusConfig, cache: Path) -> Splits:
   if documents is None:
     directory = cache / TextCorpus.name / config.name
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory / "lock"):
+    with locked(directory / "lock"):
       documents = _read(config, cache)  # another process may have been first
       if documents is None:
         _remove_remains(directory)
@@ -176,30 +174,8 @@ def _documents(source: Sequence[Mapping[str, bytes]]) -> Sequence[Document]:
   ]
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-  # The system drops the lock of a process that ends, however it ends.
-  with path.open("a") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    yield
-
-
 def _remove_remains(directory: Path) -> None:
   """Removes damaged records and what a killed preparation left; only for the lock's holder."""
   for path in directory.iterdir():
     if path.is_dir():
       shutil.rmtree(path)
-
-
-def _cache_directory() -> Path:
-  if directory := os.environ.get("TMEM_CACHE_DIR"):
-    return Path(directory)
-  if directory := os.environ.get("XDG_CACHE_HOME"):
-    return Path(directory) / "tmem"
-  home = os.environ.get("HOME")
-  if not home:
-    try:
-      home = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError as error:
-      raise OSError("this user has no home directory") from error
-  return Path(home) / ".cache" / "tmem"

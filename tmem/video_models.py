@@ -11,7 +11,7 @@ from tmem.config import at_least_float32, check_int
 from tmem.encoder import Encoder
 from tmem.image_models import PatchConfig, learned_tokens, patch_projection
 from tmem.patches import patchify
-from tmem.stack import States
+from tmem.stack import States, bytes_of
 from tmem.typing import Tokens
 
 METHODS = ("joint", "registers", "tensor")
@@ -103,6 +103,10 @@ class VideoClassifier(Encoder):
       shape = (batch_size, config.num_frames, config.patches, config.features)
       patches, seen = jnp.zeros(shape, config.dtype), jnp.zeros((batch_size,), jnp.int32)
     return VideoStream(self.init_states(batch_size), registers, patches, seen)
+
+  def stream_bytes(self) -> int:
+    """Bytes that one video carries from frame to frame."""
+    return bytes_of(lambda: self.init_stream(1))
 
   def __call__(self, frames: Frames, key: jax.Array | None = None) -> jax.Array:
     """Logits of each video's class after its last frame.

@@ -6,6 +6,7 @@ from typing import Any
 
 from tmem.masked_autoencoder import AutoencoderConfig
 from tmem.models import LanguageConfig
+from tmem.video_models import VideoConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,6 +202,54 @@ class ImageRun:
   mode: str
   data: ImageDataConfig
   model: AutoencoderConfig
+  optim: OptimConfig
+  run: RunConfig
+  flags: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoDataConfig:
+  """Which videos, and what training sees of them.
+
+  Attributes:
+    dataset: "digits", "ucf101" or "folder".
+    data_dir: folder of downloaded datasets, or None.
+    data_path: folder of `dataset="folder"`, or None.
+    split: which of the official splits of UCF-101, 1 to 3.
+    allow_missing: whether clips that its lists name may be absent.
+    blank_frames: share of a clip's frames that training does not see, in [0, 1).
+    label_smoothing: weight of the loss that is on all classes alike, in [0, 1).
+  """
+
+  dataset: str
+  data_dir: str | None
+  data_path: str | None
+  split: int = 1
+  allow_missing: bool = False
+  blank_frames: float = 0.0
+  label_smoothing: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoRun:
+  """Everything `train.video` needs.
+
+  Attributes:
+    mode: "train", "eval" or "online".
+    input: video of the mode "online", or None.
+    every: of which every so manieth frame is watched.
+    data: which videos.
+    model: the model; its classes are a placeholder until the videos are found.
+    optim: the optimizer.
+    run: how the run proceeds.
+    flags: the value of every flag, as JSON: enough to run it again.
+  """
+
+  mode: str
+  input: str | None
+  every: int
+  data: VideoDataConfig
+  model: VideoConfig
   optim: OptimConfig
   run: RunConfig
   flags: dict[str, Any]

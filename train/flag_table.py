@@ -71,6 +71,12 @@ BLOCKS = {
   "num_heads": Flag(Integer(1), None, "Attention heads; they divide --features."),
   "mlp_features": Flag(Integer(0), 0, "Width of the MLP; 0 means four times --features."),
 }
+PATCHES = {
+  "image_size": Flag(Integer(1), None, "Pixels along an edge; a multiple of --patch_size."),
+  "patch_size": Flag(Integer(1), None, "Pixels along an edge of a patch."),
+  "num_registers": Flag(Integer(1), 4, "Learned tokens of the method registers."),
+}
+DROP_PATH = Flag(Number(0, 1), 0.0, "How often the last block is left out, but for the memory.")
 COMPUTE = {
   "dropout": Flag(Number(0, 1), None, "Dropout rate."),
   "dtype": Flag(

@@ -38,14 +38,12 @@ MASKING = {
 }
 MODEL = {
   **flag_table.BLOCKS,
-  "image_size": Flag(Integer(1), None, "Pixels along an edge; a multiple of --patch_size."),
-  "patch_size": Flag(Integer(1), None, "Pixels along an edge of a patch."),
+  **flag_table.PATCHES,
   "reach": Flag(Integer(1), 1, "Patches that local attention reaches, along either axis."),
-  "num_registers": Flag(Integer(1), 4, "Learned tokens of the method registers."),
   "decoder_features": Flag(Integer(1), None, "Width of the decoder."),
   "decoder_heads": Flag(Integer(1), 4, "Its attention heads."),
   "decoder_layers": Flag(Integer(1), None, "Its blocks."),
-  "drop_path": Flag(Number(0, 1), 0.0, "How often the last block is left out, but for the memory."),
+  "drop_path": flag_table.DROP_PATH,
   **flag_table.COMPUTE,
 }
 MEMORY = {name: flag for name, flag in flag_table.MEMORY.items() if name != "slot_count"}

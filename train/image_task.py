@@ -7,9 +7,9 @@ from typing import Any
 import jax
 from flax import nnx
 
-from data import image_batches, image_sources
+from data import example_batches, image_batches, image_sources
 from data.errors import DatasetError
-from data.image_batches import ImageFiles, Masking
+from data.image_batches import ImageFiles, Masking, masked_examples
 from tmem import interop
 from tmem.masked_autoencoder import MaskedAutoencoder
 from train.config import ImageDataConfig, ImageRun
@@ -18,6 +18,7 @@ from train.image_losses import reconstruction_loss, reconstruction_quality
 from train.task import HostBatch, Task
 
 RATIOS = {f"test_{percent}": percent / 100 for percent in (25, 50, 75)}  # hidden in tests
+MASK_SEED = 20_260_527  # of evaluations, the same for every model
 Images = dict[str, ImageFiles]
 
 
@@ -54,20 +55,17 @@ def make_task(config: ImageRun, images: Images) -> Task:
   masking = functools.partial(Masking, model.image_size, model.patch_size, order=data.order)
 
   def train_batches() -> Any:
-    return image_batches.train_batches(
-      images["train"],
-      masking(data.mask_ratio),
-      run.batch_size,
-      run.seed,
-      jax.process_index(),
-      jax.process_count(),
+    make = masked_examples(images["train"], masking(data.mask_ratio), augment=True)
+    host = {"host_index": jax.process_index(), "host_count": jax.process_count()}
+    return example_batches.train_batches(
+      make, len(images["train"]), run.batch_size, run.seed, **host
     )
 
   def eval_batches(split: str, limit: int) -> Iterable[HostBatch]:
     shown = images[split.partition("_")[0]]
-    shown = ImageFiles(shown.paths[: limit or None])
-    ratio = RATIOS.get(split, data.mask_ratio)
-    return image_batches.eval_batches(shown, masking(ratio), run.batch_size)
+    make = masked_examples(shown, masking(RATIOS.get(split, data.mask_ratio)), augment=False)
+    count = min(limit or len(shown), len(shown))
+    return example_batches.eval_batches(make, count, run.batch_size, MASK_SEED)
 
   def describe(trained: nnx.Module) -> dict[str, Any]:
     return {

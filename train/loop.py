@@ -23,7 +23,7 @@ from train.inference import read_params
 from train.interrupts import Interrupts
 from train.losses import as_carried
 from train.optim import learning_rate_schedule, make_optimizer
-from train.plots import plot_losses
+from train.plots import plot_gates, plot_losses
 from train.progress import Progress
 from train.runlog import RunLog, Terminal
 from train.sharding import make_mesh, put_local_batch
@@ -148,7 +148,9 @@ class _Loop:
   def _advance(self) -> None:
     """Makes one step; its metrics are read when the next one is under way."""
     began = time.monotonic()
-    batch = put_local_batch(next(self.batches), self.mesh)
+    batch = next(self.batches)
+    waited = time.monotonic() - began
+    batch = put_local_batch(batch, self.mesh)
     self.state, metrics = self.train_step(self.state, batch)
     self._read_metrics()
     self.unread = metrics
@@ -156,6 +158,7 @@ class _Loop:
     shapes = frozenset((name, rows.shape) for name, rows in batch.items())
     if shapes in self.compiled:
       self.progress.train_seconds += time.monotonic() - began
+      self.progress.data_seconds += waited
       self.progress.train_items += self.task.count_items(batch)
     self.compiled.add(shapes)
 
@@ -184,13 +187,14 @@ class _Loop:
     if progress.settled == progress.step or not (log_due or save_due):
       return
     self._wait_for_step()
-    evaluation = {}
+    evaluation, watched = {}, {}
     if eval_due:
       evaluation = self._evaluate(self.state.params, self.task.splits[0], run.eval_tokens)
+      watched = self.task.watch(nnx.merge(self.setup.graphdef, self.state.params))
     if evaluation is None:
       return
     if log_due:
-      self._log(evaluation)
+      self._log(evaluation, watched)
     improved = bool(evaluation) and progress.record_evaluation(evaluation)
     progress.settled = progress.step
     if improved:
@@ -203,12 +207,14 @@ class _Loop:
     means = self.evaluate(params, batches, self.interrupts.pending)
     return None if means is None else self.task.metrics(means, split)
 
-  def _log(self, evaluation: dict[str, float]) -> None:
+  def _log(self, evaluation: dict[str, float], watched: dict[str, float]) -> None:
     split = self.task.splits[0]
     record = {
       "step": self.progress.step,
       **self.progress.close_window(),
       f"{self.task.item}_per_second": self.progress.items_per_second(),
+      "data_wait": self.progress.data_wait(),
+      **watched,
       **{f"{split}_{name}": value for name, value in evaluation.items()},
     }
     shown = {name: evaluation[name] for name in self.task.shown if name in evaluation}
@@ -247,8 +253,10 @@ class _Loop:
 
   def _plot(self) -> None:
     if self.is_main:
-      records = outputs.read_json_lines(self.run.workdir / outputs.METRICS)
-      plot_losses({self.run.workdir.name: records}, self.run.workdir / outputs.PLOTS / "loss.png")
+      workdir = self.run.workdir
+      records = outputs.read_json_lines(workdir / outputs.METRICS)
+      plot_losses({workdir.name: records}, workdir / outputs.PLOTS / "loss.png")
+      plot_gates(records, workdir / outputs.PLOTS / "gates.png")
 
   def _finish(self) -> dict[str, Any] | None:
     progress, run = self.progress, self.run
@@ -275,18 +283,21 @@ class _Loop:
     return self.checkpoints.restore_params(self.setup.abstract.params)
 
   def _write_result(self, params: Any, best_step: int, metrics: dict[str, float]) -> dict[str, Any]:
+    trained = nnx.merge(self.setup.graphdef, params)
     content = result.make(
       self.task,
       self.run,
       self.progress,
       params=params,
       best_step=best_step,
-      facts=self.task.describe(nnx.merge(self.setup.graphdef, params)),
+      facts=self.task.describe(trained),
       metrics=metrics,
       wall_seconds=self.progress.wall_seconds + time.monotonic() - self.since,
     )
     self._plot()
     if self.is_main:
+      if self.task.figures is not None:
+        self.task.figures(self.run.workdir / outputs.PLOTS, trained)
       outputs.write_json(self.run.workdir / outputs.RESULT, content)
     self.terminal.say(result.summary(content, self.task.splits))
     self.terminal.say(f"  written to {self.run.workdir}")

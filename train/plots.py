@@ -8,6 +8,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from train.task import GATE
+
 matplotlib.use("Agg")
 
 
@@ -33,6 +35,26 @@ def plot_losses(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
   axes.grid(alpha=0.3)
   if runs:
     axes.legend()
+  save(figure, path)
+
+
+def plot_gates(records: Sequence[Mapping[str, Any]], path: Path) -> None:
+  """Draws the fusion gates of a run over its steps; nothing of a model without memory.
+
+  Args:
+    records: of `metrics.jsonl`.
+    path: the PNG file; written atomically.
+  """
+  names = sorted({name for record in records for name in record if name.startswith(GATE)})
+  if not names:
+    return
+  figure = Figure(figsize=(7, 3.6), layout="constrained")
+  axes = figure.subplots()
+  for name in names:
+    axes.plot(*_curve(records, name), marker="o", markersize=3, label=name.removeprefix(GATE))
+  axes.set(xlabel="step", ylabel="sigmoid(γ)", title="how far the memory is let through")
+  axes.grid(alpha=0.3)
+  axes.legend()
   save(figure, path)
 
 

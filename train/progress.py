@@ -19,6 +19,7 @@ class Progress:
     bad_evals: evaluations since.
     window: [loss, grad_norm, lr] of the steps since the last log line.
     train_seconds: time spent in steps, without compiling, evaluating and saving.
+    data_seconds: of that, time spent waiting for batches.
     train_items: items (tokens) trained on in that time.
     wall_seconds: time spent in all, over all processes.
     iterator: position in the data.
@@ -33,6 +34,7 @@ class Progress:
   bad_evals: int = 0
   window: list[list[float | None]] = dataclasses.field(default_factory=list)
   train_seconds: float = 0.0
+  data_seconds: float = 0.0
   train_items: int = 0
   wall_seconds: float = 0.0
   iterator: Any = None
@@ -66,6 +68,10 @@ class Progress:
   def items_per_second(self) -> float | None:
     """Training throughput, or None before anything was measured."""
     return self.train_items / self.train_seconds if self.train_seconds else None
+
+  def data_wait(self) -> float | None:
+    """Share of the training time that was spent waiting for batches; None before any."""
+    return self.data_seconds / self.train_seconds if self.train_seconds else None
 
 
 def _mean(values) -> float | None:

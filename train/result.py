@@ -88,6 +88,7 @@ def make(
     "skipped_steps": progress.skipped,
     "params": count(params),
     f"{task.item}_per_second": progress.items_per_second(),
+    "data_wait": progress.data_wait(),
     "peak_memory_bytes": peak_memory_bytes(),
     "wall_seconds": wall_seconds,
     "versions": versions(),
@@ -156,17 +157,20 @@ def summary(result: Mapping[str, Any], splits: tuple[str, ...]) -> str:
     f"{result['task']}, {result.get('method')}, {result.get('dataset')}: {result['steps']} steps,"
     f" {result['params']:,} parameters, best at step {result['best_step']}"
   ]
+  if result.get("data_wait") is not None:
+    found.append(f"  waiting for data: {result['data_wait']:.1%} of the training time")
   for split in splits:
+    finer = tuple(f"{other}_" for other in splits if other.startswith(f"{split}_"))
     measured = {
       name.removeprefix(f"{split}_"): value
       for name, value in result.items()
-      if name.startswith(f"{split}_") and isinstance(value, float)
+      if name.startswith(f"{split}_") and not name.startswith(finer) and isinstance(value, float)
     }
     found.append(f"  {split}: " + ", ".join(line.replace(":", "") for line in lines(measured)))
   return "\n".join(found)
 
 
-COUNTS = ("tokens", "hidden_patches")
+COUNTS = ("tokens", "hidden_patches", "clips")
 
 
 def lines(metrics: Mapping[str, float]) -> list[str]:

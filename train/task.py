@@ -11,6 +11,7 @@ from flax import nnx
 
 from train.losses import Carried, LossFn
 
+GATE = "gate_"  # what names of fusion gates begin with in metrics.jsonl
 HostBatch = Mapping[str, np.ndarray | jax.Array]
 
 
@@ -22,6 +23,11 @@ class TrainBatches(Iterator[HostBatch], Protocol):
 
   def set_state(self, state: Any) -> None:
     """Continues from a position."""
+
+
+def fusion_gates(model: nnx.Module) -> dict[str, float]:
+  """How far each block's memory is let through, by "gate_block_<index>"."""
+  return {f"{GATE}{block}": value for block, value in model.fusion_gates().items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +53,8 @@ class Task:
     shown: metrics that the terminal shows while training.
     describe: facts about a trained model for the result.
     export: `export(folder, model)` writes the model where other programs find it, or None.
+    figures: `figures(folder, model)` draws what a trained model does, or None.
+    watch: numbers about a model that are logged with every evaluation, by name.
   """
 
   name: str
@@ -63,3 +71,5 @@ class Task:
   shown: tuple[str, ...]
   describe: Callable[[nnx.Module], dict[str, Any]]
   export: Callable[[Path, nnx.Module], None] | None
+  figures: Callable[[Path, nnx.Module], None] | None = None
+  watch: Callable[[nnx.Module], dict[str, float]] = fusion_gates

@@ -6,13 +6,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data import example_batches
 from data.errors import DatasetError
-from data.image_batches import ImageFiles, Masking, eval_batches, readable, train_batches
+from data.image_batches import ImageFiles, Masking, masked_examples, readable
 from data.image_crops import DEVIATION, MEAN
 
 MASKING = Masking(image_size=8, patch_size=2, mask_ratio=0.75)
 # Every image has a colour of its own, which no crop changes.
 IMAGES = [np.full((20 + 3 * i, 30, 3), 20 * i, np.uint8) for i in range(7)]
+
+
+def train_batches(images, masking, batch_size, *more, **named):
+  make = masked_examples(images, masking, augment=True)
+  return example_batches.train_batches(make, len(images), batch_size, *more, **named)
+
+
+def eval_batches(images, masking, batch_size):
+  make = masked_examples(images, masking, augment=False)
+  return example_batches.eval_batches(make, len(images), batch_size, seed=1)
 
 
 def colours(batch):
@@ -95,7 +106,7 @@ def test_files_that_cannot_be_read_are_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (([], MASKING, 2), "images: got 0, expected at least 1"),
+    (([], MASKING, 2), "count: got 0, expected at least 1"),
     ((IMAGES, MASKING, 0), "batch_size: got 0"),
     ((IMAGES, MASKING, 3, 0, 0, 2), "batch_size: got 3, expected a multiple of host_count"),
   ],

@@ -6,15 +6,24 @@ import pytest
 from data.image_crops import (
   DEVIATION,
   MEAN,
-  middle_crop,
+  middle_view,
   normalised,
-  random_crop,
+  random_view,
+  shown,
   visible_patches,
 )
 
 
 def generator(seed=0):
   return np.random.default_rng(seed)
+
+
+def random_crop(pixels, size, rng):
+  return shown(pixels, random_view(*pixels.shape[:2], rng), size)
+
+
+def middle_crop(pixels, size):
+  return shown(pixels, middle_view(*pixels.shape[:2]), size)
 
 
 def test_the_middle_is_the_middle():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data import text_builder
+from data.cache import cache_directory
 from data.documents import SPLITS, Document
 from data.errors import DatasetError
 from data.text_builder import TextCorpus, TextCorpusConfig, cached_documents
@@ -183,7 +183,7 @@ def test_where_the_cache_lies(monkeypatch, environment, expected):
     monkeypatch.delenv(name, raising=False)
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
-  assert text_builder._cache_directory() == Path(expected)
+  assert cache_directory() == Path(expected)
 
 
 @pytest.mark.parametrize("home", ["", None])
@@ -192,7 +192,7 @@ def test_the_cache_does_without_home(monkeypatch, home):
     monkeypatch.delenv(name, raising=False)
   if home is not None:
     monkeypatch.setenv("HOME", home)
-  directory = text_builder._cache_directory()
+  directory = cache_directory()
   assert directory.is_absolute()
   assert directory.parts[-2:] == (".cache", "tmem")
 

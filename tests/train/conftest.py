@@ -154,9 +154,8 @@ def records():
 
   def read(workdir):
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [
-      {k: v for k, v in json.loads(line).items() if not k.endswith("_per_second")} for line in lines
-    ]
+    timed = ("_per_second", "data_wait")
+    return [{k: v for k, v in json.loads(line).items() if not k.endswith(timed)} for line in lines]
 
   return read
 

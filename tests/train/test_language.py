@@ -19,7 +19,7 @@ from train.language_flags import COMMAND
 RESULT_KEYS = {
   "task", "method", "dataset", "tokenizer", "preset", "seed", "steps", "params", "causal",
   "state_bytes",
-  "tokens_per_second", "peak_memory_bytes", "wall_seconds", "versions", "protocol",
+  "tokens_per_second", "data_wait", "peak_memory_bytes", "wall_seconds", "versions", "protocol",
   "fusion_gates", "valid_loss", "valid_perplexity", "valid_bits_per_byte", "test_loss",
   "test_perplexity", "test_bits_per_byte", "valid_tokens", "test_loss_near", "test_loss_far",
 }  # fmt: skip

@@ -1,0 +1,146 @@
+"""Arrays that are made once and then read from disk: ArrayRecord files at random access."""
+
+import hashlib
+import io
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from tqdm import tqdm
+
+from data.cache import cache_directory, locked
+from data.errors import DatasetError
+
+_log = logging.getLogger(__name__)
+
+SHARD = 32  # arrays in a file: what an interruption loses at most
+# Makes the arrays of some indices, in order; in place of one that cannot be made, why not.
+Make = Callable[[Sequence[int]], Iterable[np.ndarray | DatasetError]]
+
+
+class StoredArrays(Sequence[np.ndarray]):
+  """Arrays in files, read when asked for; any number of threads may ask.
+
+  Args:
+    places: of each array, the file and which record of it.
+  """
+
+  def __init__(self, places: Sequence[tuple[Path, int]]):
+    self._places = tuple(places)
+    self._readers = {path: _open(path) for path in dict.fromkeys(path for path, _ in places)}
+
+  def __len__(self) -> int:
+    return len(self._places)
+
+  def __getitem__(self, index: int) -> np.ndarray:
+    path, record = self._places[index]
+    return np.load(io.BytesIO(self._readers[path].read([record])[0]), allow_pickle=False)
+
+
+def stored_arrays(
+  kind: str, keys: Sequence[Any], make: Make
+) -> tuple[StoredArrays, dict[int, str]]:
+  """Makes arrays unless they have been made, and keeps them in the data cache.
+
+  Files hold `SHARD` arrays each and are named by a hash of their keys. So what has been made before
+  an interruption is there when the command is repeated, a changed source is made again, and several
+  processes can ask at once: a file is made by one of them, while the others wait for it.
+
+  Args:
+    kind: name of the folder in `data.cache.cache_directory`, or in a temporary folder where that
+      cannot be written.
+    keys: of each array, a JSON value that changes with what it is made from.
+    make: makes them.
+
+  Returns:
+    `(arrays, problems)`: those that could be made, in order, and by index why others could not.
+
+  Raises:
+    DatasetError: if there is no room for them.
+  """
+  try:
+    folder = cache_directory() / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    folder = Path(tempfile.mkdtemp(prefix="tmem-"))
+    _log.warning(
+      "cannot use the data cache (%s); using %s: set TMEM_CACHE_DIR to a directory that can be"
+      " written",
+      " ".join(str(error).split()),
+      folder,
+    )
+  places, problems = [], {}
+  with tqdm(total=len(keys), desc=f"preparing {kind}", leave=False, disable=None) as bar:
+    for start in range(0, len(keys), SHARD):
+      indices = range(start, min(start + SHARD, len(keys)))
+      path, refused = _shard(folder, [keys[i] for i in indices], indices, make)
+      problems |= {start + i: reason for i, reason in refused.items()}
+      places += [(path, i) for i in range(len(indices)) if i not in refused]
+      bar.update(len(indices))
+  return StoredArrays(places), problems
+
+
+def _shard(
+  folder: Path, keys: Sequence[Any], indices: Sequence[int], make: Make
+) -> tuple[Path, dict[int, str]]:
+  """The file with some arrays, and which of them it lacks."""
+  digest = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:32]
+  path = folder / f"{digest}.array_record"
+  refused = _refused(path, len(keys))
+  if refused is None:
+    with locked(folder / "lock"):
+      refused = _refused(path, len(keys))  # another process may have been first
+      if refused is None:
+        _write(path, make(indices))
+        refused = _refused(path, len(keys))
+  if refused is None:
+    raise DatasetError(f"{path}: does not hold what was written; is the disk full or damaged?")
+  return path, refused
+
+
+def _write(path: Path, arrays: Iterable[np.ndarray | DatasetError]) -> None:
+  temporary = path.with_suffix(".partial")  # of one process at a time: the lock's holder
+  refused = {}
+  try:
+    writer = ArrayRecordWriter(str(temporary), "group_size:1")
+    for index, array in enumerate(arrays):
+      buffer = io.BytesIO()
+      if isinstance(array, DatasetError):
+        refused[index] = str(array)
+      else:
+        np.save(buffer, array, allow_pickle=False)
+      writer.write(buffer.getvalue() or b"-")
+    writer.write(json.dumps(refused).encode())
+    writer.close()
+    temporary.replace(path)
+  except (OSError, RuntimeError, ValueError) as error:  # as array_record reports a full disk
+    temporary.unlink(missing_ok=True)
+    raise DatasetError(
+      f"{path}: cannot be written ({' '.join(str(error).split())}); free some disk space, or set"
+      " TMEM_CACHE_DIR to a directory with room"
+    ) from error
+
+
+def _refused(path: Path, count: int) -> dict[int, str] | None:
+  """The last record: which arrays a file lacks; None if it is not there, or damaged."""
+  if not path.is_file():
+    return None
+  try:
+    reader = _open(path)
+    if reader.num_records() != count + 1:
+      return None
+    refused = json.loads(reader.read([count])[0])
+  except Exception:  # array_record raises many kinds for what it cannot read
+    return None
+  return {int(index): reason for index, reason in refused.items()}
+
+
+def _open(path: Path) -> ArrayRecordReader:
+  return ArrayRecordReader(str(path), "readahead_buffer_size:0")

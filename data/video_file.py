@@ -1,0 +1,109 @@
+"""Video files of any kind as RGB frames."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+
+from data.errors import DatasetError
+
+COMPLETE = 0.95  # of the frames that a file says it has; with fewer it has been cut off
+
+
+def read_frames(path: Path, size: int) -> Iterator[np.ndarray]:
+  """Decodes a video frame by frame, at constant memory.
+
+  Args:
+    path: the file: whatever FFmpeg reads.
+    size: pixels along the shorter edge; the longer one keeps the ratio.
+
+  Yields:
+    [height, width, 3] uint8.
+
+  Raises:
+    DatasetError: if the file is no video, has no frame, is damaged or cut off.
+  """
+  for frame in _decoded(path):
+    yield _pixels(frame, size)
+
+
+def sample_frames(path: Path, count: int, size: int) -> np.ndarray:
+  """Frames at equal distances: the middles of `count` equal parts of a video.
+
+  A video with fewer frames has some of them several times.
+
+  Args:
+    path: as in `read_frames`.
+    count: frames.
+    size: as in `read_frames`.
+
+  Returns:
+    [count, height, width, 3] uint8.
+
+  Raises:
+    DatasetError: as `read_frames`.
+  """
+  expected = _frames_in_header(path)
+  chosen, found = _pick(path, _middles(expected, count), size)
+  if found != expected:  # files may not know how many they have
+    chosen, _ = _pick(path, _middles(found, count), size)
+  return np.stack(chosen)
+
+
+def _middles(frames: int, count: int) -> list[int]:
+  return [int((part + 0.5) * frames / count) for part in range(count)]
+
+
+def _pick(path: Path, wanted: list[int], size: int) -> tuple[list[np.ndarray], int]:
+  """`(frames, how many there are)`: the wanted ones, in order, as far as they exist."""
+  found, total = {}, 0
+  for index, frame in enumerate(_decoded(path)):
+    total = index + 1
+    if index in wanted:
+      found[index] = _pixels(frame, size)
+  return [found[index] for index in wanted if index in found], total
+
+
+def _frames_in_header(path: Path) -> int:
+  with _opened(path) as container:
+    return container.streams.video[0].frames
+
+
+def _opened(path: Path) -> av.container.InputContainer:
+  try:
+    container = av.open(str(path))
+  except (av.error.FFmpegError, OSError, ValueError) as error:
+    raise _refused(path, error) from error
+  if not container.streams.video:
+    container.close()
+    raise DatasetError(f"{path}: not a video that can be read (it has no pictures)")
+  return container
+
+
+def _decoded(path: Path) -> Iterator[av.VideoFrame]:
+  with _opened(path) as container:
+    stream = container.streams.video[0]
+    total = 0
+    try:
+      for frame in container.decode(stream):
+        total += 1
+        yield frame
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+      raise _refused(path, error) from error
+    if not total:
+      raise DatasetError(f"{path}: not a video that can be read (it has no frames)")
+    if total < COMPLETE * stream.frames:
+      raise DatasetError(f"{path}: cut off, it has {total} of {stream.frames} frames")
+
+
+def _pixels(frame: av.VideoFrame, size: int) -> np.ndarray:
+  edge = min(frame.width, frame.height)
+  width, height = (max(1, round(n * size / edge)) for n in (frame.width, frame.height))
+  shrunk = frame.reformat(width=width, height=height, format="rgb24", interpolation="AREA")
+  return np.ascontiguousarray(np.rot90(shrunk.to_ndarray(), frame.rotation // 90))
+
+
+def _refused(path: Path, error: Exception) -> DatasetError:
+  reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+  return DatasetError(f"{path}: not a video that can be read ({reason or type(error).__name__})")

@@ -1,0 +1,141 @@
+"""The flags of `train.video`, their presets, and the configuration they make."""
+
+from typing import Any
+
+from tmem.video_models import METHODS, VideoConfig
+from train import configure, flag_table
+from train.command import Command, Flag, columns
+from train.config import VideoDataConfig, VideoRun
+from train.errors import FlagError
+from train.parsers import TEXT, Choice, Integer, Number
+
+DATASETS = ("digits", "ucf101", "folder")
+PRESETS = ("cpu", "smoke", "paper")
+TASK = {
+  "workdir": flag_table.WORKDIR,
+  "checkpoint": flag_table.CHECKPOINT,
+  "preset": flag_table.preset_flag(PRESETS),
+  "method": Flag(
+    Choice(METHODS),
+    "tensor",
+    "Attention over all frames, or frame by frame with learned registers or Tensor Memory.",
+  ),
+  "mode": flag_table.mode_flag(
+    {**flag_table.MODES, "online": "say a class after every frame of a video"}
+  ),
+  "init_from": flag_table.INIT_FROM,
+  "seed": flag_table.SEED,
+  "input": Flag(TEXT, None, "Video of --mode=online."),
+  "every": Flag(Integer(1), 1, "Of that video, watch every so manieth frame."),
+}
+DATA = {
+  "dataset": Flag(
+    Choice(DATASETS), DATASETS[0], "Videos to train on; moving digits need no download."
+  ),
+  "data_dir": flag_table.DATA_DIR,
+  "data_path": Flag(TEXT, None, "Folder of --dataset=folder, with a folder of videos per class."),
+  "split": Flag(Integer(1, 3), 1, "Of the official splits of UCF-101."),
+  "num_frames": Flag(Integer(1), None, "Frames of a clip, at equal distances."),
+  "blank_frames": Flag(Number(0, 1), 0.0, "Share of a clip's frames not observed in training."),
+  "label_smoothing": Flag(Number(0, 1), 0.0, "Weight of the loss that is on all classes alike."),
+}
+MODEL = {
+  **flag_table.BLOCKS,
+  **flag_table.PATCHES,
+  "drop_path": flag_table.DROP_PATH,
+  **flag_table.COMPUTE,
+}
+MEMORY = {name: flag for name, flag in flag_table.MEMORY.items() if name != "slot_count"}
+
+# One column per preset; a flag given on the command line overrides its row.
+#
+# cpu    Minutes on two CPU cores.
+# smoke  Seconds: does everything work?
+# paper  The sizes of arXiv 2605.27686, for an accelerator: 50 epochs of UCF-101's first split.
+TABLE: dict[str, tuple[Any, ...]] = {
+  # Data.
+  "num_frames": (8, 3, 8),
+  # Model.
+  "num_layers": (3, 2, 12),
+  "features": (96, 16, 384),
+  "num_heads": (4, 2, 6),
+  "image_size": (32, 16, 224),
+  "patch_size": (8, 8, 16),
+  "dropout": (0.0, 0.1, 0.1),
+  # Memory.
+  "dynamics": ("selective", "selective", "convlstm"),
+  "memory_channels": (32, 4, 64),
+  "grid": ((4, 4, 4), (2, 2, 2), (8, 8, 8)),
+  "read_heads": (4, 1, 1),
+  "chunk_size": (1, 2, 8),
+  "forget_bias": (3.0, 3.0, 0.0),
+  "memory_every_n_layers": (1, 1, 1),
+  # Optimisation.
+  "batch_size": (32, 4, 16),
+  "learning_rate": (1e-3, 1e-3, 3e-4),
+  "steps": (1200, 6, 29_800),
+  "warmup_steps": (100, 2, 1500),
+  # Rhythm.
+  "log_every": (20, 2, 50),
+  "eval_every": (200, 3, 600),
+  "checkpoint_every": (200, 3, 600),
+}
+
+
+def build(values: dict[str, Any]) -> VideoRun:
+  """Makes the configuration from every flag's value.
+
+  Args:
+    values: value of every flag by name.
+
+  Returns:
+    The configuration; the number of classes is a placeholder until the videos are found.
+
+  Raises:
+    FlagError: if values do not fit together.
+    ValueError: if the model refuses them.
+  """
+  if values["dataset"] == "folder" and not values["data_path"] and values["mode"] != "online":
+    raise FlagError("--data_path: missing, --dataset=folder needs one")
+  if values["mode"] == "online" and not values["input"]:
+    raise FlagError("--input: missing, --mode=online needs a video")
+  model = configure.pick(
+    VideoConfig,
+    values,
+    classes=1,
+    mlp_features=values["mlp_features"] or None,
+    memory=configure.memory_config(values),
+  )
+  return VideoRun(
+    mode=values["mode"],
+    input=values["input"],
+    every=values["every"],
+    data=configure.pick(VideoDataConfig, values, data_dir=configure.data_dir(values)),
+    model=model,
+    optim=configure.optim_config(values),
+    run=configure.run_config(values),
+    flags=configure.stored(values),
+  )
+
+
+COMMAND = Command(
+  name="video",
+  groups={
+    "Task": TASK,
+    "Data": DATA,
+    "Model": MODEL,
+    "Memory": MEMORY,
+    "Optimisation": flag_table.OPTIM,
+    "Run": flag_table.RUN,
+  },
+  build=build,
+  switches={
+    "allow_missing": "Use the clips that are there, where lists of UCF-101 name more.",
+    **flag_table.SWITCHES,
+  },
+  defaults={"state_scope": "depth", "gate_init": -2.0, "eval_tokens": 0, "weight_decay": 0.05},
+  presets=columns(PRESETS, TABLE),
+  may_change=(*flag_table.MAY_CHANGE, "data_path", "input", "every"),
+  use_may_change={"eval": ("batch_size", "accumulate", "seed")},
+  renamed=flag_table.RENAMED,
+)
