@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tmem.decoder import Decoder
 from tmem.memory import Places, TensorMemory
+from tmem.stack import Stack
 from tmem.typing import Coords, Mask, Tokens
 
 
@@ -28,7 +28,7 @@ class _Recorder:
 
 
 @contextlib.contextmanager
-def recorded_places(model: Decoder) -> Iterator[list[Places]]:
+def recorded_places(model: Stack) -> Iterator[list[Places]]:
   """Notes where the memory of a model reads and writes while it is called.
 
   Args:
@@ -51,12 +51,13 @@ def recorded_places(model: Decoder) -> Iterator[list[Places]]:
     model.memory = memory
 
 
-def memory_places(model: Decoder, inputs: jax.Array) -> dict[int, Places]:
+def memory_places(model: Stack, *inputs: jax.Array, call: str = "__call__") -> dict[int, Places]:
   """The places of every block with memory.
 
   Args:
     model: a model with a Tensor Memory.
-    inputs: what the model is called with, from the start of a stream.
+    *inputs: what the model is called with, from the start of a stream.
+    call: which of its methods is called.
 
   Returns:
     The places of every chunk, by index of the block.
@@ -66,7 +67,7 @@ def memory_places(model: Decoder, inputs: jax.Array) -> dict[int, Places]:
   """
   copy = nnx.merge(*nnx.split(model))
   with recorded_places(copy) as places:
-    copy(inputs)
+    getattr(copy, call)(*inputs)
   return dict(zip(model.config.memory_layers, places, strict=True))
 
 

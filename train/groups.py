@@ -9,16 +9,6 @@ from train import outputs
 from train.flag_table import MAY_CHANGE
 from train.tables import mean_and_range, text_table
 
-# Heading, key in result.json, digits.
-COLUMNS = (
-  ("valid nats", "valid_loss", 4),
-  ("test nats", "test_loss", 4),
-  ("perplexity", "test_perplexity", 2),
-  ("near repeats", "test_loss_near", 4),
-  ("far repeats", "test_loss_far", 4),
-  ("first seen", "test_loss_first", 4),
-)
-
 Results = Mapping[str, Mapping[str, Any]]
 
 
@@ -46,20 +36,23 @@ def by_seed(workdirs: Sequence[Path], results: Results) -> dict[str, list[Mappin
   return groups
 
 
-def format_groups(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def format_groups(
+  groups: Mapping[str, Sequence[Mapping[str, Any]]], columns: Sequence[tuple[str, str, int]]
+) -> str:
   """A table of groups: the mean of every figure, and its range where there are several seeds.
 
   Args:
     groups: from `by_seed`.
+    columns: heading, key in result.json and digits of each.
 
   Returns:
     Lines of text.
   """
-  rows = [["run", "seeds", *(heading for heading, _, _ in COLUMNS)]]
+  rows = [["run", "seeds", *(heading for heading, _, _ in columns)]]
   for name, found in groups.items():
     figures = (
       mean_and_range([one[key] for one in found if one.get(key) is not None], digits)
-      for _, key, digits in COLUMNS
+      for _, key, digits in columns
     )
     rows.append([name, str(len(found)), *(figure or "-" for figure in figures)])
   return text_table(rows, left=1)

@@ -1,5 +1,7 @@
 """Masked reconstruction: the loss in training, and how good an image looks afterwards."""
 
+from typing import NamedTuple
+
 import dm_pix
 import jax
 import jax.numpy as jnp
@@ -47,13 +49,8 @@ def reconstruction_quality(model: nnx.Module, batch: Batch, key: jax.Array | Non
     images, and the same of their hidden pixels as "masked_mse", "masked_psnr" and "masked_ssim".
   """
   sums, told, hidden = _reconstructed(model, batch, key)
-  truth = _in_unit_range(batch["images"])
-  size = model.config.patch_size
+  truth, filled, where = _composite(model, batch, told, hidden)
   shape = truth.shape[1:3]
-  shown = _in_unit_range(unpatchify(told, size, shape))
-  where = jnp.broadcast_to(hidden[..., None], (*hidden.shape, size * size))
-  where = unpatchify(where, size, shape)
-  filled = jnp.where(where, shown, truth)
   error = jnp.mean(jnp.square(filled - truth), axis=-1, keepdims=True)
   similar = dm_pix.ssim(filled, truth, return_map=True)
   similar = jnp.mean(similar, axis=-1, keepdims=True)
@@ -66,6 +63,38 @@ def reconstruction_quality(model: nnx.Module, batch: Batch, key: jax.Array | Non
     of_image[name.replace("mse", "psnr")] = -10 * jnp.log10(jnp.maximum(of_image[name], 1e-10))
   weights = jnp.sum(hidden & _exists(batch)[:, None], axis=1)
   return sums | {name: jnp.sum(value * weights) for name, value in of_image.items()}
+
+
+class Reconstructions(NamedTuple):
+  """Images in [0, 1].
+
+  Attributes:
+    truth: [batch, height, width, 3].
+    filled: the same, with hidden patches as they are told.
+    hidden: [batch, height, width, 1] bool.
+  """
+
+  truth: jax.Array
+  filled: jax.Array
+  hidden: jax.Array
+
+
+def reconstructions(model: nnx.Module, batch: Batch) -> Reconstructions:
+  """What `reconstruction_quality` compares, for a look at it."""
+  _, told, hidden = _reconstructed(model, batch, None)
+  return _composite(model, batch, told, hidden)
+
+
+def _composite(
+  model: nnx.Module, batch: Batch, told: jax.Array, hidden: jax.Array
+) -> Reconstructions:
+  """Images from patches: as they are told, [batch, patches, pixels], where [batch, patches]."""
+  truth = _in_unit_range(batch["images"])
+  size, shape = model.config.patch_size, truth.shape[1:3]
+  shown = _in_unit_range(unpatchify(told, size, shape))
+  where = jnp.broadcast_to(hidden[..., None], (*hidden.shape, size * size))
+  where = unpatchify(where, size, shape)
+  return Reconstructions(truth, jnp.where(where, shown, truth), where)
 
 
 def _reconstructed(model: nnx.Module, batch: Batch, key: jax.Array | None):

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,9 +16,11 @@ from tmem.masked_autoencoder import MaskedAutoencoder
 from train.config import ImageDataConfig, ImageRun
 from train.errors import RunError
 from train.image_losses import reconstruction_loss, reconstruction_quality
+from train.image_plots import draw_places, draw_reconstructions
+from train.report_columns import SHARES
 from train.task import HostBatch, Task
 
-RATIOS = {f"test_{percent}": percent / 100 for percent in (25, 50, 75)}  # hidden in tests
+RATIOS = {f"test_{percent}": percent / 100 for percent in SHARES}  # hidden in tests
 MASK_SEED = 20_260_527  # of evaluations, the same for every model
 Images = dict[str, ImageFiles]
 
@@ -79,6 +82,13 @@ def make_task(config: ImageRun, images: Images) -> Task:
       "fusion_gates": trained.fusion_gates(),
     }
 
+  def figures(folder: Path, trained: nnx.Module) -> None:
+    for split in RATIOS:
+      batch = next(iter(eval_batches(split, 0)))
+      draw_reconstructions(trained, batch, folder / f"reconstructions_{split}.png")
+    if model.remembers:
+      draw_places(trained, next(iter(eval_batches("test_50", 0))), folder / "places.png")
+
   return Task(
     name="image",
     item="images",
@@ -94,6 +104,7 @@ def make_task(config: ImageRun, images: Images) -> Task:
     shown=("loss", "psnr", "ssim"),
     describe=describe,
     export=interop.save_model,
+    figures=figures,
   )
 
 

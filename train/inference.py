@@ -1,9 +1,11 @@
 """A trained model from the checkpoints of its run."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -65,6 +67,15 @@ def evaluate(task: Task, run: RunConfig, name: str) -> None:
   is_named = run.checkpoint not in (None, run.workdir)
   file = f"{name}_{step:08d}.json" if is_named else f"{name}.json"
   outputs.write_json(run.workdir / file, measured)
+  if task.figures is not None and not is_named:
+    task.figures(run.workdir / outputs.PLOTS, nnx.merge(graphdef, params))
+
+
+def compiled(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
+  """`call(model, *inputs)` as a compiled function of the inputs alone."""
+  graphdef, params = nnx.split(model)
+  function = jax.jit(lambda params, *inputs: call(nnx.merge(graphdef, params), *inputs))
+  return functools.partial(function, params)
 
 
 def read_params(abstract_params: Any, source: Path, flag: str) -> tuple[Any, int]:

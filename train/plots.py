@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from train.report_columns import Curve
 from train.task import GATE
 
 matplotlib.use("Agg")
@@ -27,7 +28,7 @@ def plot_losses(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
     axes.plot(*_curve(records, "loss"), color=color, alpha=0.4, linewidth=1)
     steps, losses = _curve(records, "valid_loss")
     axes.plot(steps, losses, color=color, marker="o", markersize=3.5, label=name)
-  axes.set(xlabel="step", ylabel="loss (nats per item)", title="training (thin), validation (dots)")
+  axes.set(xlabel="step", ylabel="loss", title="training (thin), validation (dots)")
   measured = [loss for records in runs.values() for loss in _curve(records, "valid_loss")[1]]
   if len(measured) > 1:  # the first steps would leave no room for what tells runs apart
     low, high = min(measured), max(measured)
@@ -55,6 +56,36 @@ def plot_gates(records: Sequence[Mapping[str, Any]], path: Path) -> None:
   axes.set(xlabel="step", ylabel="sigmoid(γ)", title="how far the memory is let through")
   axes.grid(alpha=0.3)
   axes.legend()
+  save(figure, path)
+
+
+def plot_curves(
+  groups: Mapping[str, Sequence[Mapping[str, Any]]], curves: Sequence[Curve], path: Path
+) -> None:
+  """Draws metrics against what makes tests harder: means over seeds, and their range.
+
+  Args:
+    groups: results of runs that differ by their seed alone, by name.
+    curves: what is drawn, side by side.
+    path: the PNG file; written atomically.
+  """
+  figure = Figure(figsize=(4.2 * len(curves), 3.6), layout="constrained")
+  panels = figure.subplots(1, len(curves), squeeze=False)[0]
+  for axes, curve in zip(panels, curves, strict=True):
+    for number, (name, found) in enumerate(groups.items()):
+      measured = [
+        (x, [curve.factor * one[key] for one in found if one.get(key) is not None])
+        for x, key in curve.points
+      ]
+      measured = [(x, values) for x, values in measured if values]
+      xs = [x for x, _ in measured]
+      means = [sum(values) / len(values) for _, values in measured]
+      low, high = ([f(values) for _, values in measured] for f in (min, max))
+      axes.plot(xs, means, marker="o", color=f"C{number % 10}", label=name)
+      axes.fill_between(xs, low, high, color=f"C{number % 10}", alpha=0.2, linewidth=0)
+    axes.set(xlabel=curve.against, ylabel=curve.label)
+    axes.grid(alpha=0.3)
+  panels[0].legend()
   save(figure, path)
 
 

@@ -14,24 +14,10 @@ from train.command import Command, Flag
 from train.errors import RunError
 from train.groups import by_seed, format_groups
 from train.parsers import TEXT, TEXTS
-from train.plots import plot_losses, plot_speeds
+from train.plots import plot_curves, plot_losses, plot_speeds
+from train.report_columns import BY_TASK, LANGUAGE, Columns
 from train.tables import text_table
 
-# Heading, key in result.json, format.
-COLUMNS = (
-  ("method", "method", "{}"),
-  ("dataset", "dataset", "{}"),
-  ("protocol", "protocol", "{}"),
-  ("steps", "steps", "{}"),
-  ("valid nats", "valid_loss", "{:.4f}"),
-  ("test nats", "test_loss", "{:.4f}"),
-  ("bits/byte", "test_bits_per_byte", "{:.4f}"),
-  ("perplexity", "test_perplexity", "{:.2f}"),
-  ("params", "params", "{:,}"),
-  ("tokens/s", "tokens_per_second", "{:,.0f}"),
-  ("state bytes", "state_bytes", "{:,}"),
-  ("causal", "causal", "{}"),
-)
 # Added with --speed.
 SPEEDS = (
   ("prefill/s", "prefill_tokens_per_second", "{:,.0f}"),
@@ -87,7 +73,8 @@ def main(argv: Sequence[str]) -> None:
       for workdir, (name, found) in zip(workdirs, results.items(), strict=True)
     }
   table = format_table(results)
-  groups = format_groups(by_seed(workdirs, results))
+  columns, seeds = columns_of(results), by_seed(workdirs, results)
+  groups = format_groups(seeds, columns.seeds)
   print(f"{table}\n\n{groups}")
   if folder is not None:
     outputs.make_workdir(folder, "output")
@@ -97,6 +84,9 @@ def main(argv: Sequence[str]) -> None:
     }
     plot_losses(curves, folder / "losses.png")
     pictures = ["losses.png"]
+    if columns.curves:
+      plot_curves(seeds, columns.curves, folder / "curves.png")
+      pictures.append("curves.png")
     if timed:
       plot_speeds(results, speed.CONTEXTS, folder / "speed.png")
       pictures.append("speed.png")
@@ -116,7 +106,7 @@ def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
     Content of `result.json` by name of the run.
 
   Raises:
-    RunError: if one of them has no result or a broken one.
+    RunError: if one of them has no result or a broken one, or they are of several tasks.
   """
   results = {}
   for name, workdir in zip(_names(workdirs), workdirs, strict=True):
@@ -128,7 +118,16 @@ def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:
     except (AttributeError, TypeError, ValueError) as error:
       raise result.broken(workdir, str(error)) from error
     results[name] = found
+  columns_of(results)
   return results
+
+
+def columns_of(results: Mapping[str, Mapping[str, Any]]) -> Columns:
+  """What is shown of runs; raises RunError if they are of several tasks."""
+  tasks = list(dict.fromkeys(found.get("task") for found in results.values()))
+  if len(tasks) > 1:
+    raise RunError(f"--workdirs: runs of {' and '.join(map(str, tasks))}; compare them apart")
+  return BY_TASK.get(tasks[0], LANGUAGE)
 
 
 def measured_speed(workdir: Path) -> dict[str, Any]:
@@ -156,12 +155,13 @@ def format_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     Lines of text.
   """
   timed = any(SPEEDS[0][1] in found for found in results.values())
-  columns = (*COLUMNS, *SPEEDS) if timed else COLUMNS
+  shown = columns_of(results)
+  columns = (*shown.runs, *SPEEDS) if timed else shown.runs
   rows = [["run", *(heading for heading, _, _ in columns)]]
   for name, found in results.items():
     cells = [(found.get(key), form) for _, key, form in columns]
     rows.append([name, *("-" if value is None else form.format(value) for value, form in cells)])
-  lines = [text_table(rows, left=3)]
+  lines = [text_table(rows, left=1 + shown.left)]
   for name, found in results.items():
     if found.get("init_from"):
       lines.append(f"{name} started from the parameters of {found['init_from']}")

@@ -1,7 +1,5 @@
 """Classes of videos: the loss in training, and how often the class is right."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -51,13 +49,6 @@ def classification_quality(model: nnx.Module, batch: Batch, key: jax.Array | Non
   before = jnp.arange(logits.shape[-1]) < batch["label"][:, None]
   rank = jnp.sum((logits > own) | ((logits == own) & before), axis=-1)
   return _sums(batch, loss=token_nats(logits, batch["label"]), top1=rank < 1, top5=rank < TOP)
-
-
-def predictions(model: nnx.Module) -> Callable[[jax.Array], jax.Array]:
-  """A compiled function from frames to the likeliest class of each clip."""
-  graphdef, params = nnx.split(model)
-  compiled = jax.jit(lambda params, x: jnp.argmax(nnx.merge(graphdef, params)(x), axis=-1))
-  return lambda frames: compiled(params, frames)
 
 
 def _sums(batch: Batch, **values: jax.Array) -> Sums:

@@ -14,13 +14,14 @@ from data.errors import DatasetError
 from data.video_batches import Missing, clip_examples
 from tmem import interop
 from tmem.video_models import VideoClassifier, VideoConfig
+from train import inference
 from train.config import VideoDataConfig, VideoRun
 from train.errors import RunError
+from train.report_columns import SHARES
 from train.task import HostBatch, Task
-from train.video_losses import TOP, classification_quality, predictions, smoothed_loss
+from train.video_losses import TOP, classification_quality, smoothed_loss
 from train.video_plots import draw_confusion
 
-SHARES = (25, 50, 75)  # percent that is not observed in tests
 TESTS = {
   "test": Missing(),
   **{f"test_blank_{percent}": Missing(frames=percent / 100) for percent in SHARES},
@@ -119,7 +120,8 @@ def make_task(config: VideoRun, clips: Clips) -> Task:
     return {name: means[name] for name in kept} | {"clips": means["weight"]}
 
   def figures(folder: Path, trained: nnx.Module) -> None:
-    predict, told, labels = predictions(trained), [], []
+    predict = inference.compiled(trained, lambda model, frames: model(frames).argmax(axis=-1))
+    told, labels = [], []
     for batch in eval_batches("test", 0):
       told += np.asarray(predict(batch["frames"]))[batch["mask"]].tolist()
       labels += batch["label"][batch["mask"]].tolist()

@@ -50,16 +50,14 @@ def told(model: VideoClassifier, frames: Iterator[np.ndarray]) -> Iterator[np.nd
   Yields:
     [classes] float32.
   """
-  graphdef, params = nnx.split(model)
 
-  @jax.jit
-  def step(params, frame, stream):
-    logits, stream = nnx.merge(graphdef, params).onward(frame[None, None], stream)
+  def step(model, frame, stream):
+    logits, stream = model.onward(frame[None, None], stream)
     return jax.nn.softmax(logits[0, 0]), stream
 
-  stream = jax.jit(lambda params: nnx.merge(graphdef, params).init_stream(1))(params)
+  step, stream = inference.compiled(model, step), model.init_stream(1)
   for frame in frames:
-    chances, stream = step(params, frame, stream)
+    chances, stream = step(frame, stream)
     yield np.asarray(chances)
 
 

@@ -17,7 +17,11 @@ from tmem.patches import patchify
 from train import image
 from train.errors import FlagError, RunError
 from train.image_flags import COMMAND
-from train.image_losses import reconstruction_loss, reconstruction_quality
+from train.image_losses import (
+  reconstruction_loss,
+  reconstruction_quality,
+  reconstructions,
+)
 
 SIZES = {
   "preset": "smoke",
@@ -85,6 +89,25 @@ def test_a_run_says_how_it_reconstructs(finished):
     assert result[f"{split}_mse"] < result[f"{split}_masked_mse"]
   model = interop.load_model(finished / "model")
   assert isinstance(model, MaskedAutoencoder)
+
+
+def test_pictures_show_reconstructions_and_places(finished):
+  names = [f"reconstructions_test_{percent}" for percent in (25, 50, 75)]
+  for name in (*names, "places", "gates", "loss"):
+    assert (finished / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_shown_has_the_truth_where_nothing_is_hidden():
+  pixels, batch, config, rng = case()
+  told = jnp.asarray(rng.normal(size=patchify(batch["images"], 4).shape), jnp.float32)
+  found = reconstructions(Told(told, config), batch)
+  np.testing.assert_allclose(found.truth, pixels / 255, atol=1e-6)
+  hidden = np.broadcast_to(found.hidden, found.truth.shape)
+  np.testing.assert_array_equal(found.filled[~hidden], found.truth[~hidden])
+  assert (found.filled[hidden] != found.truth[hidden]).mean() > 0.9
+  assert hidden.mean() == 10 / 16
+  seen = patchify(found.hidden, 4)[np.arange(3)[:, None], batch["visible"]]
+  assert not seen.any()
 
 
 def test_an_evaluation_repeats_the_result(finished, folder, capsys):

@@ -66,6 +66,44 @@ def test_runs_that_differ_by_their_seed_alone_are_taken_together(tmp_path, capsy
   assert [row.split()[:3] for row in rows[1:]] == [["c", "1", "1.2500"], ["d", "1", "1.0000"]]
 
 
+def make_task_run(folder, task, **figures):
+  """A run of images or videos."""
+  make_run(folder, 1.0, "tensor", {})
+  result = json.loads((folder / "result.json").read_text()) | {"task": task} | figures
+  (folder / "result.json").write_text(json.dumps(result))
+  return folder
+
+
+def test_videos_are_compared_by_what_they_miss(tmp_path, capsys):
+  top1 = {"test_top1": 0.75, "test_blank_50_top1": 0.5, "test_covered_25_top1": 0.25}
+  one = make_task_run(tmp_path / "one", "video", frames_per_second=99.5, **top1)
+  report.main(["report", f"--workdirs={one}", f"--output={tmp_path / 'report'}"])
+  runs, seeds = capsys.readouterr().out.split("\n\n")[:2]
+  assert runs.splitlines()[1].split() == [
+    "one", "tensor", "text", "20", "1.0000", "1.1000", "75.0%", "-", "-", "50.0%", "-", "25.0%",
+    "-", "-", "100", "12,345", "4,096",
+  ]  # fmt: skip
+  assert seeds.splitlines()[1].split() == ["one", "1", "0.750", "-", "0.500", *"-", "0.250", *"--"]
+  assert (tmp_path / "report" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_images_are_compared_by_what_is_hidden(tmp_path, capsys):
+  figures = {"test_25_psnr": 20.125, "test_75_ssim": 0.5, "order": "raster"}
+  one = make_task_run(tmp_path / "one", "image", images_per_second=7.0, **figures)
+  report.main(["report", f"--workdirs={one}"])
+  assert capsys.readouterr().out.splitlines()[1].split() == [
+    "one", "tensor", "text", "raster", "20", "1.0000", "20.12", "-", "-", "-", "-", "0.5000", "7",
+    "12,345", "4,096",
+  ]  # fmt: skip
+
+
+def test_runs_of_several_tasks_are_not_compared(tmp_path):
+  one = make_task_run(tmp_path / "one", "video")
+  two = make_run(tmp_path / "two", 1.0, "local", {})
+  with pytest.raises(RunError, match="--workdirs: runs of video and language; compare them apart"):
+    report.main(["report", f"--workdirs={one},{two}"])
+
+
 def test_models_are_timed_where_asked(finished, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(speed, "PROMPT", 16)
   report.main(["report", f"--workdirs={finished}", f"--output={tmp_path}", "--speed"])
