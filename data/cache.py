@@ -2,10 +2,16 @@
 
 import contextlib
 import fcntl
+import functools
+import logging
 import os
 import pwd
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger(__name__)
 
 
 def cache_directory() -> Path:
@@ -34,3 +40,25 @@ def locked(path: Path) -> Iterator[None]:
   with path.open("a") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     yield
+
+
+def in_temporary_cache(problem: Any) -> Path:
+  """A folder that is removed when the process ends, for where the cache cannot be used.
+
+  Args:
+    problem: why it cannot, for the warning.
+
+  Raises:
+    OSError: if no temporary folder can be made.
+  """
+  _log.warning(
+    "cannot use the data cache (%s); using a temporary directory: set TMEM_CACHE_DIR to a"
+    " directory that can be written",
+    " ".join(str(problem).split()),
+  )
+  return Path(_temporary().name)
+
+
+@functools.cache
+def _temporary() -> tempfile.TemporaryDirectory:
+  return tempfile.TemporaryDirectory(prefix="tmem-")

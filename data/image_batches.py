@@ -1,8 +1,9 @@
 """Images with hidden patches, as examples for `data.example_batches`."""
 
 import logging
+import os
 from collections.abc import Sequence
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from data.image_crops import (
   shown,
   visible_patches,
 )
-from data.image_file import read_image
+from data.image_file import EncodedImage, read_image
 
 _log = logging.getLogger(__name__)
 
@@ -46,43 +47,50 @@ class Masking(NamedTuple):
     return visible_patches(patches, self.mask_ratio, rng, self.order == "raster")
 
 
-class ImageFiles(Sequence[Pixels]):
+class Images(Sequence[Pixels]):
   """The pixels of image files, read anew each time.
 
   Args:
-    paths: the files, all of them readable (see `readable`).
+    files: all of them readable (see `readable`).
   """
 
-  def __init__(self, paths: Sequence[Path]):
-    self.paths = tuple(paths)
+  def __init__(self, files: Sequence[EncodedImage]):
+    self.files = tuple(files)
 
   def __len__(self) -> int:
-    return len(self.paths)
+    return len(self.files)
 
   def __getitem__(self, index: int) -> Pixels:
-    path = self.paths[index]
-    return read_image(path.read_bytes(), str(path))
+    return _pixels(self.files[index])
 
 
-def readable(paths: Sequence[Path]) -> ImageFiles:
+def readable(files: Sequence[EncodedImage]) -> Images:
   """The images that can be read; a warning counts the others and names the first.
 
   Raises:
     DatasetError: if none can.
   """
-  kept, refused = [], []
-  for path in paths:
-    try:
-      read_image(path.read_bytes(), str(path))
-    except (DatasetError, OSError) as error:
-      refused.append(" ".join(str(error).split()))
-    else:
-      kept.append(path)
-  if refused and not kept:
-    raise DatasetError(f"none of {len(refused)} images can be read; the first: {refused[0]}")
+  with ThreadPoolExecutor(os.cpu_count()) as pool:
+    problems = list(pool.map(_problem, files))
+  refused = [problem for problem in problems if problem is not None]
+  if refused and len(refused) == len(files):
+    raise DatasetError(f"none of {len(files)} images can be read; the first: {refused[0]}")
   if refused:
-    _log.warning("skipped %d of %d images; the first: %s", len(refused), len(paths), refused[0])
-  return ImageFiles(kept)
+    _log.warning("skipped %d of %d images; the first: %s", len(refused), len(files), refused[0])
+  return Images([file for file, bad in zip(files, problems, strict=True) if bad is None])
+
+
+def _pixels(file: EncodedImage) -> Pixels:
+  return read_image(file.read(), file.name)
+
+
+def _problem(file: EncodedImage) -> str | None:
+  """Why a file cannot be read, or None."""
+  try:
+    _pixels(file)
+  except (DatasetError, OSError) as error:
+    return " ".join(str(error).split())
+  return None
 
 
 def masked_examples(images: Sequence[Pixels], masking: Masking, augment: bool) -> MakeExample:

@@ -2,6 +2,9 @@
 
 import io
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -9,6 +12,23 @@ from PIL import Image, ImageOps
 from data.errors import DatasetError
 
 _LEVELS = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
+
+
+class EncodedImage(NamedTuple):
+  """An image file, on disk or elsewhere.
+
+  Attributes:
+    name: for messages.
+    read: gives its contents; raises OSError if it cannot be read.
+  """
+
+  name: str
+  read: Callable[[], bytes]
+
+  @classmethod
+  def at(cls, path: Path) -> Self:
+    """The file on disk."""
+    return cls(str(path), path.read_bytes)
 
 
 def read_image(encoded: bytes, name: str) -> np.ndarray:

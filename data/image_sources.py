@@ -5,7 +5,10 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from data import birds
+from data.birds_builder import read_archive
 from data.errors import DatasetError
+from data.image_file import EncodedImage
 
 SPLITS = ("train", "test")
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -16,7 +19,8 @@ PHOTOGRAPHS = {
   "test": ("coffee.png", "rocket.jpg"),
 }
 
-Files = dict[str, list[Path]]
+Files = dict[str, list[EncodedImage]]
+Paths = dict[str, list[Path]]
 
 
 def read_photographs() -> Files:
@@ -30,37 +34,46 @@ def read_photographs() -> Files:
   for path in (path for paths in files.values() for path in paths):
     if not path.is_file():
       raise DatasetError(f"{path}: missing; expected scikit-image with the images that it ships")
-  return files
+  return _files(files)
 
 
 def read_cub(data_dir: str | Path | None) -> Files:
   """The images of CUB-200-2011 in its own layout and split.
 
   Args:
-    data_dir: the folder `CUB_200_2011`, or one that has it: with `images.txt`,
-      `train_test_split.txt` and `images/`.
+    data_dir: the folder `CUB_200_2011`, with `images.txt`, `train_test_split.txt` and `images/`, or
+      a folder that has it, or its archive `CUB_200_2011.tgz`, which is then read into the data
+      cache.
 
   Raises:
     DatasetError: if a list is missing or damaged, or has images that are not there.
   """
-  folder = _cub_folder(data_dir)
-  names = _by_number(folder / "images.txt")
-  is_train = _by_number(folder / "train_test_split.txt")
-  files: Files = {split: [] for split in SPLITS}
-  for number, name in names.items():
-    kind = is_train.get(number)
-    if kind not in ("0", "1"):
-      raise DatasetError(
-        f"{folder / 'train_test_split.txt'}: says {kind} of image {number}, expected 0 or 1"
-      )
-    files["train" if kind == "1" else "test"].append(folder / "images" / name)
-  absent = [path for paths in files.values() for path in paths if not path.is_file()]
+  if data_dir is None:
+    raise DatasetError(f"cub: needs --data_dir, a folder with {birds.FOLDER}")
+  for folder in (Path(data_dir), Path(data_dir) / birds.FOLDER):
+    if (folder / birds.LISTS[0]).is_file():
+      return _unpacked_cub(folder)
+  archive = Path(data_dir) / birds.ARCHIVE
+  if archive.is_file():
+    return read_archive(archive)
+  raise DatasetError(
+    f"{data_dir}: neither {birds.FOLDER}/images.txt nor {birds.ARCHIVE} there; download"
+    f" {birds.ARCHIVE} (Caltech-UCSD Birds, https://www.vision.caltech.edu/datasets/cub_200_2011)"
+  )
+
+
+def _unpacked_cub(folder: Path) -> Files:
+  lists = {name: folder / name for name in birds.LISTS}
+  texts = {name: path.read_text(encoding="utf-8") for name, path in lists.items() if path.is_file()}
+  names = birds.by_split(texts, folder)
+  paths = {split: [folder / "images" / name for name in of] for split, of in names.items()}
+  absent = [path for of in paths.values() for path in of if not path.is_file()]
   if absent:
     raise DatasetError(
-      f"{folder / 'images.txt'}: {len(absent)} of its {len(names)} images are not there, as"
+      f"{folder}: {len(absent)} of its {sum(map(len, paths.values()))} images are not there, as"
       f" {absent[0]}; unpack the archive anew"
     )
-  return _none_empty(files, folder)
+  return _files(paths)
 
 
 def read_folder(path: str | Path) -> Files:
@@ -77,7 +90,7 @@ def read_folder(path: str | Path) -> Files:
     raise DatasetError(f"{folder}: no such folder; expected one with images below it")
   if all((folder / split).is_dir() for split in SPLITS):
     return _none_empty({split: _images(folder / split) for split in SPLITS}, folder)
-  files: Files = {split: [] for split in SPLITS}
+  files: Paths = {split: [] for split in SPLITS}
   for image in _images(folder):
     name = image.relative_to(folder).as_posix().encode()
     files["test" if zlib.crc32(name) % 100 < TEST_PERCENT else "train"].append(image)
@@ -105,38 +118,11 @@ def find(dataset: str, data_dir: str | None, data_path: str | None) -> Files:
   return DATASETS[dataset](data_dir, data_path)
 
 
-def _cub_folder(data_dir: str | Path | None) -> Path:
-  if data_dir is None:
-    raise DatasetError("cub: needs --data_dir, a folder with CUB_200_2011")
-  for folder in (Path(data_dir), Path(data_dir) / "CUB_200_2011"):
-    if (folder / "images.txt").is_file():
-      return folder
-  raise DatasetError(
-    f"{data_dir}: no CUB_200_2011/images.txt there; download CUB_200_2011.tgz (Caltech-UCSD Birds,"
-    " https://www.vision.caltech.edu/datasets/cub_200_2011) and unpack it"
-  )
-
-
-def _by_number(path: Path) -> dict[str, str]:
-  """Lines `number value` as a dict; numbers are unique."""
-  if not path.is_file():
-    raise DatasetError(f"{path}: missing; expected the lists of CUB_200_2011 beside each other")
-  found: dict[str, str] = {}
-  for index, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-    parts = line.split(maxsplit=1)
-    if not parts:
-      continue
-    if len(parts) != 2 or not parts[0].isdigit() or parts[0] in found:
-      raise DatasetError(f"{path}: line {index} is {line!r}, expected a new number and a value")
-    found[parts[0]] = parts[1].strip()
-  return found
-
-
 def _images(folder: Path) -> list[Path]:
   return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
 
 
-def _none_empty(files: Files, folder: Path) -> Files:
+def _none_empty(files: Paths, folder: Path) -> Files:
   for split, paths in files.items():
     if not paths:
       raise DatasetError(
@@ -144,8 +130,12 @@ def _none_empty(files: Files, folder: Path) -> Files:
         f" {', '.join(sorted(SUFFIXES))}, in folders train and test or so many that a tenth can be"
         " kept for tests"
       )
-  return files
+  return _files(files)
 
 
 def _total(groups: Iterable[list[Path]]) -> int:
   return sum(len(group) for group in groups)
+
+
+def _files(paths: Paths) -> Files:
+  return {split: [EncodedImage.at(path) for path in some] for split, some in paths.items()}

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import logging
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,10 +12,8 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from tqdm import tqdm
 
-from data.cache import cache_directory, locked
+from data.cache import cache_directory, in_temporary_cache, locked
 from data.errors import DatasetError
-
-_log = logging.getLogger(__name__)
 
 SHARD = 32  # arrays in a file: what an interruption loses at most
 # Makes the arrays of some indices, in order; in place of one that cannot be made, why not.
@@ -69,13 +66,8 @@ def stored_arrays(
     with tempfile.TemporaryFile(dir=folder):
       pass
   except OSError as error:
-    folder = Path(tempfile.mkdtemp(prefix="tmem-"))
-    _log.warning(
-      "cannot use the data cache (%s); using %s: set TMEM_CACHE_DIR to a directory that can be"
-      " written",
-      " ".join(str(error).split()),
-      folder,
-    )
+    folder = in_temporary_cache(error) / kind
+    folder.mkdir(exist_ok=True)
   places, problems = [], {}
   with tqdm(total=len(keys), desc=f"preparing {kind}", leave=False, disable=None) as bar:
     for start in range(0, len(keys), SHARD):

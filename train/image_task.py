@@ -10,7 +10,7 @@ from flax import nnx
 
 from data import example_batches, image_batches, image_sources
 from data.errors import DatasetError
-from data.image_batches import ImageFiles, Masking, masked_examples
+from data.image_batches import Images, Masking, masked_examples
 from tmem import interop
 from tmem.masked_autoencoder import MaskedAutoencoder
 from train.config import ImageDataConfig, ImageRun
@@ -22,10 +22,10 @@ from train.task import HostBatch, Task
 
 RATIOS = {f"test_{percent}": percent / 100 for percent in SHARES}  # hidden in tests
 MASK_SEED = 20_260_527  # of evaluations, the same for every model
-Images = dict[str, ImageFiles]
+Splits = dict[str, Images]
 
 
-def load_images(config: ImageDataConfig) -> Images:
+def load_images(config: ImageDataConfig) -> Splits:
   """Finds the images of a run: "train", "valid" (every tenth of those for training) and "test".
 
   Raises:
@@ -35,15 +35,16 @@ def load_images(config: ImageDataConfig) -> Images:
     files = image_sources.find(config.dataset, config.data_dir, config.data_path)
     train, test = (image_batches.readable(files[split]) for split in ("train", "test"))
     if len(train) < 2:
-      raise DatasetError(f"{train.paths[0]}: the only image for training, expected at least two")
+      raise DatasetError(
+        f"{train.files[0].name}: the only image for training, expected two or more"
+      )
   except DatasetError as error:
     raise RunError(str(error)) from error
-  valid = train.paths[::10]
-  rest = [path for index, path in enumerate(train.paths) if index % 10]
-  return {"train": ImageFiles(rest), "valid": ImageFiles(valid), "test": test}
+  rest = [file for index, file in enumerate(train.files) if index % 10]
+  return {"train": Images(rest), "valid": Images(train.files[::10]), "test": test}
 
 
-def make_task(config: ImageRun, images: Images) -> Task:
+def make_task(config: ImageRun, images: Splits) -> Task:
   """Describes a run on images to the loop.
 
   Args:

@@ -8,8 +8,9 @@ from PIL import Image
 
 from data import example_batches
 from data.errors import DatasetError
-from data.image_batches import ImageFiles, Masking, masked_examples, readable
+from data.image_batches import Images, Masking, masked_examples, readable
 from data.image_crops import DEVIATION, MEAN
+from data.image_file import EncodedImage
 
 MASKING = Masking(image_size=8, patch_size=2, mask_ratio=0.75)
 # Every image has a colour of its own, which no crop changes.
@@ -91,7 +92,7 @@ def test_files_that_cannot_be_read_are_counted(tmp_path, caplog):
   for index in range(3):
     Image.fromarray(IMAGES[index]).save(tmp_path / f"{index}.png")
   (tmp_path / "1.png").write_bytes((tmp_path / "1.png").read_bytes()[:60])
-  paths = [tmp_path / f"{name}.png" for name in (0, 1, 2, "absent")]
+  paths = [EncodedImage.at(tmp_path / f"{name}.png") for name in (0, 1, 2, "absent")]
   with caplog.at_level(logging.WARNING):
     images = readable(paths)
   assert [image[0, 0, 0] for image in images] == [0, 40]
@@ -100,7 +101,7 @@ def test_files_that_cannot_be_read_are_counted(tmp_path, caplog):
   assert "1.png: not an image" in caplog.messages[0]
   with pytest.raises(DatasetError, match=r"none of 2 images can be read; the first: .*1\.png"):
     readable(paths[1::2])
-  assert len(ImageFiles(paths)) == 4
+  assert len(Images(paths)) == 4
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Where images are, and to which split they belong."""
 
 import shutil
+import tarfile
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -21,8 +23,11 @@ def cub(tmp_path):
   return folder
 
 
-def names(files, folder):
-  return {k: [p.relative_to(folder).as_posix() for p in paths] for k, paths in files.items()}
+def names(found, folder):
+  return {
+    k: [Path(file.name).relative_to(folder).as_posix() for file in files]
+    for k, files in found.items()
+  }
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -37,8 +42,11 @@ def test_birds_are_split_as_their_list_says(cub, inside):
 @pytest.mark.parametrize(
   ("harm", "message"),
   [
-    (lambda f: (f / "images.txt").unlink(), "no CUB_200_2011/images.txt there; download"),
-    (lambda f: (f / "train_test_split.txt").unlink(), r"train_test_split\.txt: missing"),
+    (
+      lambda f: (f / "images.txt").unlink(),
+      "neither CUB_200_2011/images.txt nor CUB_200_2011.tgz",
+    ),
+    (lambda f: (f / "train_test_split.txt").unlink(), "train_test_split.txt is missing"),
     (
       lambda f: (f / "images/001.A/a.jpg").unlink(),
       r"1 of its 3 images are not there, as .*a",
@@ -66,16 +74,19 @@ def test_a_folder_is_split_by_name_or_as_it_is(tmp_path):
     path.parent.mkdir(exist_ok=True)
     Image.new("RGB", (1, 1)).save(path)
   (tmp_path / "notes.txt").write_text("none")
-  files = read_folder(tmp_path)
+
+  def found(folder):
+    return {split: [Path(f.name) for f in some] for split, some in read_folder(folder).items()}
+
+  files = found(tmp_path)
   assert {k: len(v) for k, v in files.items()} == {"train": 52, "test": 8}
-  held_out = set(files["test"])
   files["train"][0].unlink()
-  assert set(read_folder(tmp_path)["test"]) == held_out
+  assert found(tmp_path)["test"] == files["test"]
   for split, paths in files.items():
     (tmp_path / "own" / split).mkdir(parents=True)
     for path in paths[1:4]:
       shutil.copy(path, tmp_path / "own" / split)
-  own = read_folder(tmp_path / "own")
+  own = found(tmp_path / "own")
   assert [len(own[split]) for split in ("train", "test")] == [3, 3]
 
 
@@ -89,7 +100,7 @@ def test_folders_without_images_are_named(tmp_path):
 def test_photographs_come_with_the_package():
   files = read_photographs()
   assert [len(files[split]) for split in ("train", "test")] == [4, 2]
-  assert not set(files["train"]) & set(files["test"])
+  assert not {file.name for file in files["train"]} & {file.name for file in files["test"]}
 
 
 def test_the_birds_that_are_here(data_dir):
@@ -99,3 +110,46 @@ def test_the_birds_that_are_here(data_dir):
   lines = (data_dir / "CUB_200_2011" / "train_test_split.txt").read_text().split()
   assert len(files["train"]) == lines[1::2].count("1")
   assert len(files["test"]) == lines[1::2].count("0")
+
+
+def pack(cub, archive):
+  with tarfile.open(archive, "w:gz") as file:
+    file.add(cub, "CUB_200_2011")
+
+
+@pytest.fixture
+def archive(cub, tmp_path, monkeypatch):
+  monkeypatch.setenv("TMEM_CACHE_DIR", str(tmp_path / "cache"))
+  path = tmp_path / "packed" / "CUB_200_2011.tgz"
+  path.parent.mkdir()
+  pack(cub, path)
+  return path
+
+
+def test_an_archive_has_what_its_folder_has(cub, archive, monkeypatch):
+  unpacked, packed = read_cub(cub), read_cub(archive.parent)
+  for split, files in unpacked.items():
+    assert sorted(f.read() for f in files) == sorted(f.read() for f in packed[split])
+  monkeypatch.setattr("data.birds_builder._members", None)  # read once, then from the cache
+  again = read_cub(archive.parent)
+  assert [f.read() for f in again["train"]] == [f.read() for f in packed["train"]]
+  assert packed["train"][0].name == f"{archive}: 001.A/b.jpg"
+
+
+@pytest.mark.parametrize(
+  ("harm", "message"),
+  [
+    (lambda cub, archive: archive.write_bytes(archive.read_bytes()[:200]), "not an archive that"),
+    (lambda cub, archive: archive.write_bytes(b"no archive"), "not an archive that can be read"),
+    (lambda cub, archive: (cub / "images.txt").unlink(), "images.txt is missing"),
+    (lambda cub, archive: (cub / "images/001.A/a.jpg").unlink(), "lacks 1 of 1 images, as images/"),
+  ],
+)
+def test_damaged_archives_are_named_in_one_line(cub, archive, harm, message):
+  before = archive.read_bytes()
+  harm(cub, archive)
+  if archive.read_bytes() == before:
+    pack(cub, archive)
+  with pytest.raises(DatasetError, match=f"{archive}: {message}") as caught:
+    read_cub(archive.parent)
+  assert "\n" not in str(caught.value)

@@ -1,3 +1,4 @@
+import functools
 import logging
 import sys
 import time
@@ -5,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from data import cache as cache_module
 from data.cache import cache_directory
 from data.documents import SPLITS, Document
 from data.errors import DatasetError
@@ -147,6 +149,9 @@ def test_a_temporary_directory_serves_where_none_can_be_written(tmp_path, monkey
   (tmp_path / "file").touch()
   monkeypatch.setenv("TMEM_CACHE_DIR", str(tmp_path / "file" / "cache"))
   monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+  monkeypatch.setattr(
+    cache_module, "_temporary", functools.cache(cache_module._temporary.__wrapped__)
+  )
   documents = made_documents()
   with caplog.at_level(logging.WARNING):
     assert cached_documents("made", documents) == documents
@@ -154,7 +159,9 @@ def test_a_temporary_directory_serves_where_none_can_be_written(tmp_path, monkey
   assert message.startswith("cannot use the data cache (")
   assert message.endswith("set TMEM_CACHE_DIR to a directory that can be written")
   assert "\n" not in message
-  assert [path.name for path in tmp_path.iterdir()] == ["file"]
+  (temporary,) = (path for path in tmp_path.iterdir() if path.name != "file")
+  cache_module._temporary().cleanup()  # as the end of the process does
+  assert not temporary.exists()
 
 
 def test_a_full_disk_is_one_clear_line(cache, monkeypatch):
