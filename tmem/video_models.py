@@ -10,7 +10,7 @@ from flax import nnx
 from tmem.config import at_least_float32, check_int
 from tmem.encoder import Encoder
 from tmem.image_models import PatchConfig, learned_tokens, patch_projection
-from tmem.patches import patchify
+from tmem.patches import Images, patchify
 from tmem.stack import States, bytes_of
 from tmem.typing import Tokens
 
@@ -124,7 +124,10 @@ class VideoClassifier(Encoder):
     stream = self.init_stream(len(frames))
     if self.config.method != "joint":
       return self.onward(frames, stream, key)[0][:, -1]
-    newest = self._tokens(frames)[:, -self.config.num_frames :]
+    self._check(frames)
+    newest = frames[:, -self.config.num_frames :]
+    tokens = self._tokens(newest.reshape(-1, *newest.shape[2:]))
+    newest = tokens.reshape(*newest.shape[:2], *tokens.shape[1:])
     times = self.times[...].astype(newest.dtype)[: newest.shape[1], None]
     x = (newest + times).reshape(len(newest), -1, newest.shape[-1])
     return self._classes(self._encode(x, (), None, None, key)[0])
@@ -145,24 +148,26 @@ class VideoClassifier(Encoder):
     Raises:
       ValueError: as a call.
     """
-    tokens = jnp.moveaxis(self._tokens(frames), 1, 0)
-    keys = None if key is None else jax.random.split(key, len(tokens))
+    self._check(frames)
+    keys = None if key is None else jax.random.split(key, frames.shape[1])
 
     def step(stream, now):
-      return self._next(*now, stream)
+      frame, key = now
+      return self._next(self._tokens(frame), key, stream)
 
-    stream, summaries = jax.lax.scan(step, stream, (tokens, keys))
+    stream, summaries = jax.lax.scan(step, stream, (jnp.moveaxis(frames, 1, 0), keys))
     return jnp.moveaxis(self._classes(summaries), 0, 1), stream
 
-  def _tokens(self, frames: Frames) -> jax.Array:
-    """Embedded patches in their places: [batch, frames, patches, features]."""
+  def _check(self, frames: Frames) -> None:
     config = self.config
     expected = (config.image_size, config.image_size, config.input_channels)
     if frames.ndim != 5 or frames.shape[2:] != expected or not frames.shape[1]:
       raise ValueError(f"frames: got shape {frames.shape}, expected [batch, frames, *{expected}]")
-    patches = patchify(frames.reshape(-1, *expected).astype(config.dtype), config.patch_size)
-    tokens = self.patches(patches) + self.positions[...].astype(config.dtype)
-    return tokens.reshape(*frames.shape[:2], *tokens.shape[1:])
+
+  def _tokens(self, images: Images) -> Tokens:
+    """Embedded patches in their places: [batch, patches, features]."""
+    patches = patchify(images.astype(self.config.dtype), self.config.patch_size)
+    return self.patches(patches) + self.positions[...].astype(self.config.dtype)
 
   def _next(self, tokens: Tokens, key: jax.Array | None, stream: VideoStream):
     """One frame [batch, patches, features]: `(stream, class token [batch, features])`."""

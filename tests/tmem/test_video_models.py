@@ -76,6 +76,31 @@ def test_neither_the_program_nor_what_is_carried_grow_with_the_frames(model):
   assert shapes == [(a.shape, a.dtype) for a in jax.tree.leaves(model.init_stream(2))]
 
 
+def test_ten_thousand_frames_leave_no_more_behind_than_a_hundred(model):
+  """Memory is flat: what is alive after a piece of the stream does not depend on its place."""
+  piece, run, stream = clip(100, batch=1), runner(model), model.init_stream(1)
+  alive, logits = [], []
+  for _ in range(100):
+    told, stream = run(piece, stream)
+    alive.append(sum(array.nbytes for array in jax.live_arrays()))
+    logits.append(np.array(told)[0, -1])
+  assert len(set(alive[1:])) == 1
+  assert np.isfinite(logits).all()
+  again, _ = run(piece, stream)  # nothing has drifted away: the same frames mean the same
+  np.testing.assert_allclose(again[0, -1], logits[-1], atol=1e-4)
+
+
+def test_the_memory_of_a_call_grows_by_its_frames_and_logits_alone(model):
+  run = runner(model)
+
+  def temporaries(frames):
+    lowered = run.lower(jnp.zeros((1, frames, 8, 8, 3)), model.init_stream(1))
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+  frame, summary = 8 * 8 * 3 * 4, SMALL["features"] * 4
+  assert temporaries(1000) - temporaries(100) <= 900 * 2 * (frame + summary)
+
+
 def test_dropout_differs_from_frame_to_frame(randomised):
   """A model that sees one frame at a time says the same of the same frame, but for dropout."""
   config = VideoConfig(**SMALL | {"method": "joint", "num_frames": 1, "dropout": 0.5})
