@@ -1,12 +1,14 @@
 """Measures speed, temporaries and compile time; figures to compare are ratios within one run.
 
-  python launch/bench.py memory|variants|step|drift [--json] [--repeats=N] [--cores=N]
+  python launch/bench.py memory|variants|step|video|drift [--json] [--repeats=N] [--cores=N]
 
 `memory`: one memory layer with its heads, forward and forward + backward, the fast scan
 against the plain one, and how compile time grows with the number of chunks. `variants`: the
 dynamics and the windowed update against the published dynamics, all with their fast scans, and
 what a step costs on larger and larger grids. `step`: a training step of a language model with
-memory against one without, optimizer included. `drift`: how far a float32 state is from a float64
+memory against one without, optimizer included. `video`: the methods of `train.video`, how their
+compile time grows with the number of frames, and what a frame costs early and late in a stream.
+`drift`: how far a float32 state is from a float64
 one after 10,000 steps in bfloat16. Contestants run in turn in one process; each figure is the least
 process-CPU time over the repeats, so other load on the machine matters little. By
 default the process keeps to one core.
@@ -60,6 +62,7 @@ VOCABULARY = {"cpu preset": 256, "four blocks": 2000}
 WINDOWED_GRIDS = (8, 16, 32)
 DRIFT_STEPS = 10_000
 COMPILED_CHUNKS = (16, 1024)
+VIDEOS, COMPILED_FRAMES, STREAMED = 32, (8, 64), (100, 10_000)
 
 
 def main() -> None:
@@ -174,6 +177,42 @@ def measure_step(repeats: int) -> dict:
   }
 
 
+def measure_video(repeats: int) -> dict:
+  """The methods of `train.video` at its preset cpu, as JSON values."""
+  from tmem.video_models import METHODS
+
+  def runs(method: str, frames: int) -> dict:
+    return bench_functions.video_loss(method, frames, VIDEOS)
+
+  facts = {"name": "cpu preset", "frames": COMPILED_FRAMES[0], "batch_size": VIDEOS}
+  report = {"shapes": [measure(facts, {m: runs(m, COMPILED_FRAMES[0]) for m in METHODS}, repeats)]}
+  for method in METHODS:
+    seconds = []
+    for frames in COMPILED_FRAMES:
+      start = time.process_time()
+      runs(method, frames)["forward_backward"][0].compile()
+      seconds.append(time.process_time() - start)
+    report[f"compile_ratio_64_to_8_frames_{method}"] = {"ratio": seconds[1] / seconds[0]}
+    report[f"frame_milliseconds_{method}"] = _streamed_milliseconds(method)
+  return report
+
+
+def _streamed_milliseconds(method: str) -> dict:
+  """Least CPU milliseconds of a frame, of the 100 before each of `STREAMED`."""
+  step, frame, stream = bench_functions.video_stream(method)
+  found = {}
+  for count in range(1, STREAMED[-1] + 1):
+    start = time.process_time()
+    logits, stream = step(frame, stream)
+    logits.block_until_ready()
+    spent = 1e3 * (time.process_time() - start)
+    end = next(end for end in STREAMED if count <= end)
+    if count > end - STREAMED[0]:
+      found[f"at_{end}"] = min(spent, found.get(f"at_{end}", spent))
+  first, *_, last = found.values()
+  return {**found, "ratio": last / first}
+
+
 def measure_drift(repeats: int) -> dict:
   """Largest difference of a float32 state from a float64 one, over its largest entry, by dynamics.
 
@@ -271,6 +310,7 @@ BENCHMARKS = {
   "memory": measure_memory,
   "variants": measure_variants,
   "step": measure_step,
+  "video": measure_video,
   "drift": measure_drift,
 }
 

@@ -76,3 +76,42 @@ def training_step(flags: dict, vocabulary: int) -> dict:
     "forward": (jax.jit(loss).lower(params, batch), (params, batch)),
     "forward_backward": (jax.jit(step).lower(params, state, batch), (params, state, batch)),
   }
+
+
+def video_loss(method: str, frames: int, batch: int) -> dict:
+  """Loss of the preset's classifier of videos, and its gradient: kind -> (lowered, arguments)."""
+  import jax
+  import jax.numpy as jnp
+  from flax import nnx
+
+  from tmem.video_models import VideoClassifier
+  from train.video_flags import COMMAND, build
+  from train.video_losses import smoothed_loss
+
+  values = COMMAND.values("cpu") | {"method": method, "num_frames": frames, "workdir": "none"}
+  config = build(values).model
+  graphdef, params = nnx.split(VideoClassifier(config, rngs=nnx.Rngs(0)))
+  shape = (batch, frames, config.image_size, config.image_size, config.input_channels)
+  video = {"frames": jax.random.normal(jax.random.key(0), shape), "label": jnp.zeros(batch, int)}
+
+  def loss(params, video):
+    return smoothed_loss(0.0)(nnx.merge(graphdef, params), video, None)["loss"]
+
+  functions = {"forward": loss, "forward_backward": jax.value_and_grad(loss)}
+  return {kind: (jax.jit(f).lower(params, video), (params, video)) for kind, f in functions.items()}
+
+
+def video_stream(method: str):
+  """A compiled step of one frame, `step(frame, stream) -> (logits, stream)`, and what it takes."""
+  import jax
+  from flax import nnx
+
+  from tmem.video_models import VideoClassifier
+  from train.inference import compiled
+  from train.video_flags import COMMAND, build
+
+  config = build(COMMAND.values("cpu") | {"method": method, "workdir": "none"}).model
+  model = VideoClassifier(config, rngs=nnx.Rngs(0))
+  shape = (1, 1, config.image_size, config.image_size, config.input_channels)
+  step = compiled(model, lambda model, frame, stream: model.onward(frame, stream))
+  return step, jax.random.normal(jax.random.key(0), shape), model.init_stream(1)

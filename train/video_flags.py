@@ -66,8 +66,8 @@ TABLE: dict[str, tuple[Any, ...]] = {
   "dynamics": ("selective", "selective", "convlstm"),
   "memory_channels": (32, 4, 64),
   "grid": ((4, 4, 4), (2, 2, 2), (8, 8, 8)),
-  "read_heads": (4, 1, 1),
-  "chunk_size": (1, 2, 8),
+  "read_heads": (1, 1, 1),
+  "chunk_size": (4, 2, 8),
   "forget_bias": (3.0, 3.0, 0.0),
   "memory_every_n_layers": (1, 1, 1),
   # Optimisation.
