@@ -41,6 +41,7 @@ class MovingDigits(Sequence[np.ndarray]):
   def __init__(self, split: str, frames: int, size: int):
     self._split, self._frames, self._size = list(SPLITS).index(split), frames, size
     self.labels = np.arange(SPLITS[split]) % len(CLASSES)
+    self.keys = [["digits", split, index, frames, size] for index in range(SPLITS[split])]
 
   def __len__(self) -> int:
     return len(self.labels)

@@ -73,3 +73,27 @@ def clip_examples(
     return {"frames": missing.hide(seen, rng), "label": np.int32(labels[index])}
 
   return make
+
+
+def feature_examples(
+  clips: Sequence[np.ndarray], labels: Sequence[int], missing: Missing = NOTHING
+) -> MakeExample:
+  """Clips that are features already, and their classes.
+
+  Args:
+    clips: [frames, patches, features].
+    labels: of each clip.
+    missing: frames that are not observed; of an area there is no more to be hidden.
+
+  Returns:
+    Makes `{"frames", "label"}`: float32 [frames, patches, features] and int32 [].
+  """
+
+  def make(index: int, rng: np.random.Generator) -> Example:
+    clip = clips[index].astype(np.float32)
+    return {
+      "frames": missing._replace(area=0).hide(clip, rng),
+      "label": np.int32(labels[index]),
+    }
+
+  return make

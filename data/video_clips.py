@@ -24,10 +24,12 @@ class Decoded(NamedTuple):
   Attributes:
     frames: [frames, height, width, 3] uint8 each.
     labels: index of each one's class.
+    keys: of each, a JSON value that changes when it does.
   """
 
   frames: StoredArrays
   labels: tuple[int, ...]
+  keys: tuple[list, ...]
 
 
 def decoded(clips: Sequence[Clip], frames: int, size: int) -> Decoded:
@@ -58,8 +60,8 @@ def decoded(clips: Sequence[Clip], frames: int, size: int) -> Decoded:
     if len(problems) == len(clips):
       raise DatasetError(f"none of {len(clips)} videos can be read; the first: {first}")
     _log.warning("skipped %d of %d videos; the first: %s", len(problems), len(clips), first)
-  labels = (clip.label for index, clip in enumerate(clips) if index not in problems)
-  return Decoded(arrays, tuple(labels))
+  kept = [index for index in range(len(clips)) if index not in problems]
+  return Decoded(arrays, tuple(clips[i].label for i in kept), tuple(keys[i] for i in kept))
 
 
 def _frames_or_reason(job: tuple[Clip, int, int]) -> np.ndarray | DatasetError:

@@ -60,6 +60,11 @@ class PatchConfig(EncoderConfig):
     """Patches of an image."""
     return (self.image_size // self.patch_size) ** 2
 
+  @property
+  def patch_inputs(self) -> int:
+    """Numbers that describe a patch."""
+    return self.patch_size**2 * self.input_channels
+
   @classmethod
   def from_dict(cls, fields: Mapping[str, Any]) -> Self:
     """Rebuilds a configuration from `to_dict`; raises ValueError on unknown names."""
@@ -205,10 +210,9 @@ class ImageClassifier(PatchEncoder):
 
 
 def patch_projection(config: PatchConfig, rngs: nnx.Rngs) -> nnx.Linear:
-  """From the pixels of a patch to a token."""
-  pixels = config.patch_size**2 * config.input_channels
+  """From what describes a patch to a token."""
   types = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
-  return nnx.Linear(pixels, config.features, **types)
+  return nnx.Linear(config.patch_inputs, config.features, **types)
 
 
 def learned_tokens(config: EncoderConfig, shape: tuple[int, ...], rngs: nnx.Rngs) -> nnx.Param:

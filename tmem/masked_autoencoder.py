@@ -66,7 +66,6 @@ class MaskedAutoencoder(PatchEncoder):
       dropout=config.dropout,
       **types,
     )
-    pixels = config.patch_size**2 * config.input_channels
     self.to_decoder = nnx.Linear(config.features, decoder.features, rngs=rngs, **types)
     self.mask_token = learned_tokens(decoder, (decoder.features,), rngs)
     self.decoder_positions = learned_tokens(decoder, (config.patches, decoder.features), rngs)
@@ -74,7 +73,7 @@ class MaskedAutoencoder(PatchEncoder):
       EncoderBlock(decoder, layer, rngs=rngs) for layer in range(decoder.num_layers)
     )
     self.decoder_norm = LayerNorm(decoder.features, rngs=rngs, **types)
-    self.pixels = nnx.Linear(decoder.features, pixels, rngs=rngs, **types)
+    self.pixels = nnx.Linear(decoder.features, config.patch_inputs, rngs=rngs, **types)
 
   def __call__(self, patches: Tokens, visible: jax.Array, key: jax.Array | None = None) -> Tokens:
     """The pixels of every patch, seen or not.
@@ -93,7 +92,7 @@ class MaskedAutoencoder(PatchEncoder):
       ValueError: if the shapes do not fit.
     """
     config = self.config
-    expected = (config.patches, self.pixels.out_features)
+    expected = (config.patches, config.patch_inputs)
     if patches.ndim != 3 or patches.shape[1:] != expected:
       raise ValueError(f"patches: got shape {patches.shape}, expected [batch, *{expected}]")
     if visible.ndim != 2 or len(visible) != len(patches) or not visible.shape[1]:

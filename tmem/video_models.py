@@ -10,12 +10,12 @@ from flax import nnx
 from tmem.config import at_least_float32, check_int
 from tmem.encoder import Encoder
 from tmem.image_models import PatchConfig, learned_tokens, patch_projection
-from tmem.patches import Images, patchify
+from tmem.patches import patchify
 from tmem.stack import States, bytes_of
 from tmem.typing import Tokens
 
 METHODS = ("joint", "registers", "tensor")
-Frames = jax.Array  # [batch, frames, height, width, channels]
+Frames = jax.Array  # [batch, frames, *VideoConfig.frame_shape]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class VideoConfig(PatchConfig):
   Attributes: those of `PatchConfig`, whose images are the frames, and
     classes: number of classes.
     num_frames: frames that "joint" sees, the newest.
+    frame_features: frames come as so many features of each patch, of a frozen encoder; None: as
+      pixels.
 
   Raises:
     ValueError: naming the field, what came and what is right.
@@ -37,11 +39,26 @@ class VideoConfig(PatchConfig):
   methods: ClassVar[tuple[str, ...]] = METHODS
   classes: int
   num_frames: int = 8
+  frame_features: int | None = None
 
   def __post_init__(self):
     super().__post_init__()
     check_int("classes", self.classes)
     check_int("num_frames", self.num_frames)
+    if self.frame_features is not None:
+      check_int("frame_features", self.frame_features)
+
+  @property
+  def frame_shape(self) -> tuple[int, ...]:
+    """Of a frame: (height, width, channels), or (patches, features)."""
+    if self.frame_features is not None:
+      return self.patches, self.frame_features
+    return self.image_size, self.image_size, self.input_channels
+
+  @property
+  def patch_inputs(self) -> int:
+    """Numbers that describe a patch."""
+    return self.frame_features or super().patch_inputs
 
 
 class VideoStream(NamedTuple):
@@ -112,7 +129,7 @@ class VideoClassifier(Encoder):
     """Logits of each video's class after its last frame.
 
     Args:
-      frames: [batch, frames, image_size, image_size, input_channels], floating, at least one.
+      frames: [batch, frames, *config.frame_shape], floating, at least one.
       key: dropout is on iff a key is given.
 
     Returns:
@@ -159,14 +176,15 @@ class VideoClassifier(Encoder):
     return jnp.moveaxis(self._classes(summaries), 0, 1), stream
 
   def _check(self, frames: Frames) -> None:
-    config = self.config
-    expected = (config.image_size, config.image_size, config.input_channels)
-    if frames.ndim != 5 or frames.shape[2:] != expected or not frames.shape[1]:
+    expected = self.config.frame_shape
+    if frames.shape[2:] != expected or not frames.shape[1]:
       raise ValueError(f"frames: got shape {frames.shape}, expected [batch, frames, *{expected}]")
 
-  def _tokens(self, images: Images) -> Tokens:
-    """Embedded patches in their places: [batch, patches, features]."""
-    patches = patchify(images.astype(self.config.dtype), self.config.patch_size)
+  def _tokens(self, frames: jax.Array) -> Tokens:
+    """Embedded patches of [batch, *frame_shape], in their places: [batch, patches, features]."""
+    patches = frames.astype(self.config.dtype)
+    if self.config.frame_features is None:
+      patches = patchify(patches, self.config.patch_size)
     return self.patches(patches) + self.positions[...].astype(self.config.dtype)
 
   def _next(self, tokens: Tokens, key: jax.Array | None, stream: VideoStream):

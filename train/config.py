@@ -219,6 +219,7 @@ class VideoDataConfig:
     allow_missing: whether clips that its lists name may be absent.
     blank_frames: share of a clip's frames that training does not see, in [0, 1).
     label_smoothing: weight of the loss that is on all classes alike, in [0, 1).
+    encoder: run of `train.image` whose encoder sees the frames, or None.
   """
 
   dataset: str
@@ -228,6 +229,7 @@ class VideoDataConfig:
   allow_missing: bool = False
   blank_frames: float = 0.0
   label_smoothing: float = 0.0
+  encoder: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

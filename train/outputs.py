@@ -16,6 +16,7 @@ RESULT = "result.json"
 METRICS = "metrics.jsonl"
 TOKENIZER = "tokenizer.json"
 MODEL = "model"
+ENCODER = "encoder"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_NAME = re.compile(r"(\d{8,})(?:\.(\d+))?")  # its step, and which of that step
 PLOTS = "plots"

@@ -2,6 +2,7 @@
 
   python -m train.video --workdir=runs/digits
   python -m train.video --dataset=ucf101 --data_dir=DIR --method=joint --workdir=runs/actions
+  python -m train.video --encoder=runs/birds --workdir=runs/frozen
   python -m train.video --workdir=runs/actions --mode=eval
   python -m train.video --workdir=runs/actions --mode=online --input=video.mp4
 
@@ -9,12 +10,17 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from tmem import interop
+from tmem.image_models import PatchEncoder
 from train import cli, flags, inference, loop, outputs, result, video_task, watching
 from train.config import VideoRun
+from train.video_data import TESTS, load_clips
+from train.video_features import load_encoder
 from train.video_flags import COMMAND
 
-SPLITS = ("valid", *video_task.TESTS)
+SPLITS = ("valid", *TESTS)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -34,22 +40,33 @@ def train(config: VideoRun) -> None:
   if result.is_finished(workdir, SPLITS):
     return
   outputs.make_workdir(workdir)
-  clips = video_task.load_clips(config.data, config.model)
+  encoder = _encoder(config)
+  clips = load_clips(config.data, config.model, encoder)
+  model = video_task.model_config(config.model, len(clips.classes), encoder)
+  if encoder is not None:  # to watch videos later
+    interop.save_model(workdir / outputs.ENCODER, encoder)
   record = {
     "task": "video",
     "command": flags.command_line(COMMAND, workdir, config.flags),
     "flags": config.flags,
-    "model": video_task.model_config(config, clips).to_dict(),
+    "model": model.to_dict(),
     "classes": list(clips.classes),
     "versions": result.versions(),
   }
-  loop.train(video_task.make_task(config, clips), config.run, config.optim, record)
+  task = video_task.make_task(config, model, clips)
+  loop.train(task, config.run, config.optim, record)
 
 
 def evaluate(config: VideoRun) -> None:
   """Evaluates on whole splits, prints that and writes it to the workdir."""
-  task = video_task.make_task(config, video_task.load_clips(config.data, config.model))
-  inference.evaluate(task, config.run, "eval")
+  encoder = _encoder(config)
+  clips = load_clips(config.data, config.model, encoder)
+  model = video_task.model_config(config.model, len(clips.classes), encoder)
+  inference.evaluate(video_task.make_task(config, model, clips), config.run, "eval")
+
+
+def _encoder(config: VideoRun) -> PatchEncoder | None:
+  return None if config.data.encoder is None else load_encoder(Path(config.data.encoder))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,12 @@ DATA = {
   "split": Flag(Integer(1, 3), 1, "Of the official splits of UCF-101."),
   "num_frames": Flag(Integer(1), None, "Frames of a clip, at equal distances."),
   "blank_frames": Flag(Number(0, 1), 0.0, "Share of a clip's frames not observed in training."),
+  "encoder": Flag(
+    TEXT,
+    None,
+    "Run of train.image whose encoder sees the frames; it is not trained, its features are cached,"
+    " and --image_size and --patch_size are its own.",
+  ),
   "label_smoothing": Flag(Number(0, 1), 0.0, "Weight of the loss that is on all classes alike."),
 }
 MODEL = {

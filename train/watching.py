@@ -17,6 +17,7 @@ from train import inference, outputs
 from train.config import VideoRun
 from train.errors import RunError
 from train.sharding import make_mesh
+from train.video_features import frame_encoder, load_encoder
 
 
 def watch(config: VideoRun) -> None:
@@ -32,7 +33,7 @@ def watch(config: VideoRun) -> None:
   """
   model, classes = read_trained(config)
   try:
-    for index, chances in enumerate(told(model, _frames(config, model.config.image_size))):
+    for index, chances in enumerate(told(model, _frames(config, model.config))):
       best = int(chances.argmax())
       frame = index * config.every
       print(f"frame {frame}: {classes[best]} {chances[best]:.3f}", flush=True)
@@ -45,7 +46,7 @@ def told(model: VideoClassifier, frames: Iterator[np.ndarray]) -> Iterator[np.nd
 
   Args:
     model: the classifier.
-    frames: [image_size, image_size, channels] float32, normalised.
+    frames: of `model.config.frame_shape`, float32.
 
   Yields:
     [classes] float32.
@@ -82,7 +83,12 @@ def read_trained(config: VideoRun) -> tuple[VideoClassifier, list[str]]:
   return nnx.merge(graphdef, params), classes
 
 
-def _frames(config: VideoRun, size: int) -> Iterator[np.ndarray]:
+def _frames(config: VideoRun, model: VideoConfig) -> Iterator[np.ndarray]:
+  """Frames of the video, as the model takes them."""
+  size, encode = model.image_size, lambda frames: frames
+  if model.frame_features is not None:
+    encode = frame_encoder(load_encoder(config.run.workdir, outputs.ENCODER), at_once=1)
   frames = read_frames(Path(config.input), round(size * ROOM))
   for pixels in itertools.islice(frames, 0, None, config.every):
-    yield normalised(shown(pixels, middle_view(*pixels.shape[:2]), size))
+    frame = normalised(shown(pixels, middle_view(*pixels.shape[:2]), size))
+    yield encode(frame[None])[0]

@@ -1,0 +1,128 @@
+"""The clips of a run on videos: as pixels, or as a frozen encoder sees them."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data import moving_digits, video_clips, video_sources
+from data.errors import DatasetError
+from data.example_batches import MakeExample
+from data.video_batches import Missing, clip_examples, feature_examples
+from tmem.image_models import PatchEncoder
+from tmem.video_models import VideoConfig
+from train.config import VideoDataConfig
+from train.errors import RunError
+from train.report_columns import SHARES
+from train.video_features import encoded
+
+TESTS = {
+  "test": Missing(),
+  **{f"test_blank_{percent}": Missing(frames=percent / 100) for percent in SHARES},
+  **{f"test_covered_{percent}": Missing(area=percent / 100) for percent in SHARES},
+}
+MISSING_SEED = 20_260_527  # of evaluations, the same for every model
+
+
+class ClipSet(NamedTuple):
+  """The clips of a split.
+
+  Attributes:
+    clips: [frames, height, width, 3] uint8 each.
+    labels: index of each one's class.
+    keys: of each, a JSON value that changes when it does.
+  """
+
+  clips: Sequence[np.ndarray]
+  labels: Sequence[int]
+  keys: Sequence[object]
+
+
+class Clips(NamedTuple):
+  """The clips of a run.
+
+  Attributes:
+    classes: names, by label.
+    splits: "train", "valid" and "test".
+    size: pixels along an edge of the frames that are shown.
+    augment: whether a random part of a clip, turned left to right or not, is of the same class.
+    features: what a frozen encoder makes of a split, and of tests in which frames are covered;
+      None: there is no encoder.
+  """
+
+  classes: tuple[str, ...]
+  splits: dict[str, ClipSet]
+  size: int
+  augment: bool
+  features: Mapping[str, Sequence[np.ndarray]] | None = None
+
+  def count(self, split: str) -> int:
+    """How many clips a split, or a test of `TESTS`, has."""
+    return len(self.splits[_base(split)].clips)
+
+  def examples(self, split: str, missing: Missing, training: bool = False) -> MakeExample:
+    """Makes examples of a split, or of a test of `TESTS`, for `data.example_batches`."""
+    shown = self.splits[_base(split)]
+    if self.features is not None:
+      own = split if split in self.features else _base(split)
+      return feature_examples(self.features[own], shown.labels, missing)
+    augment = training and self.augment
+    return clip_examples(shown.clips, shown.labels, self.size, augment, missing)
+
+
+def load_clips(config: VideoDataConfig, model: VideoConfig, encoder: PatchEncoder | None) -> Clips:
+  """Finds and decodes the clips of a run, unless they have been decoded before.
+
+  Args:
+    config: which clips.
+    model: how many frames of them, and how large.
+    encoder: what sees the frames in place of the model, at the size of its own; None: nothing does.
+
+  Raises:
+    RunError: saying what is missing and what would be right.
+  """
+  size = model.image_size if encoder is None else encoder.config.image_size
+  try:
+    clips = _pixels(config, model.num_frames, size)
+    if encoder is None:
+      return clips
+    return clips._replace(features=_features(clips, encoder))
+  except DatasetError as error:
+    raise RunError(str(error)) from error
+
+
+def _pixels(config: VideoDataConfig, frames: int, size: int) -> Clips:
+  if config.dataset == "digits":
+    sets = {
+      split: moving_digits.MovingDigits(split, frames, size) for split in moving_digits.SPLITS
+    }
+    splits = {split: ClipSet(found, found.labels, found.keys) for split, found in sets.items()}
+    return Clips(moving_digits.CLASSES, splits, size, augment=False)
+  if config.dataset == "ucf101":
+    videos = video_sources.read_ucf101(config.data_dir, config.split, config.allow_missing)
+  else:
+    videos = video_sources.read_folder(config.data_path)
+  stored = round(size * video_clips.ROOM)
+  splits = {
+    split: ClipSet(*video_clips.decoded(clips, frames, stored))
+    for split, clips in videos.clips.items()
+  }
+  return Clips(videos.classes, splits, size, augment=True)
+
+
+def _features(clips: Clips, encoder: PatchEncoder) -> dict[str, Sequence[np.ndarray]]:
+  shown = {split: Missing() for split in clips.splits}
+  shown |= {split: missing for split, missing in TESTS.items() if missing.area}
+  return {
+    split: encoded(
+      encoder,
+      clips.examples(split, missing),
+      [[clips.size, missing.area, key] for key in clips.splits[_base(split)].keys],
+      MISSING_SEED,
+    )
+    for split, missing in shown.items()
+  }
+
+
+def _base(split: str) -> str:
+  return split.partition("_")[0]
