@@ -11,7 +11,7 @@ SPLITS = ("train", "test")
 LISTS = ("images.txt", "train_test_split.txt")
 
 
-def by_split(lists: Mapping[str, str], where: Path) -> dict[str, list[str]]:
+def by_split(lists: Mapping[str, bytes], where: Path) -> dict[str, list[str]]:
   """Names of the images, as below `images/`.
 
   Args:
@@ -38,12 +38,16 @@ def by_split(lists: Mapping[str, str], where: Path) -> dict[str, list[str]]:
   return found
 
 
-def _by_number(lists: Mapping[str, str], name: str, where: Path) -> dict[str, str]:
+def _by_number(lists: Mapping[str, bytes], name: str, where: Path) -> dict[str, str]:
   """Lines `number value` as a dict; numbers are unique."""
   if name not in lists:
     raise DatasetError(f"{where}: {name} is missing; expected the lists of {FOLDER}")
   found: dict[str, str] = {}
-  for index, line in enumerate(lists[name].splitlines(), start=1):
+  try:
+    lines = lists[name].decode().splitlines()
+  except UnicodeDecodeError as error:
+    raise DatasetError(f"{where}: {name} is not a list of text; download it anew") from error
+  for index, line in enumerate(lines, start=1):
     parts = line.split(maxsplit=1)
     if not parts:
       continue

@@ -3,7 +3,7 @@
 import dataclasses
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
 
 import tensorflow_datasets as tfds
@@ -46,15 +46,13 @@ class Birds(tfds.core.GeneratorBasedBuilder):
   def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> Mapping[str, Iterator]:
     del dl_manager  # the archive is at hand
     archive = self.builder_config.archive
-    lists = {name: content.decode() for name, content in _members(archive) if name in LISTS}
-    names = by_split(lists, archive)
+    names = by_split(dict(_members(archive, set(LISTS))), archive)
     return {split: self._generate_examples(names[split]) for split in SPLITS}
 
   def _generate_examples(self, names: Sequence[str]) -> Iterator[tuple[int, dict[str, bytes]]]:
     archive, missing = self.builder_config.archive, {f"images/{name}": name for name in names}
-    for name, content in _members(archive):
-      if name in missing:
-        yield len(names) - len(missing), {"name": missing.pop(name).encode(), "image": content}
+    for name, content in _members(archive, set(missing)):
+      yield len(names) - len(missing), {"name": missing.pop(name).encode(), "image": content}
     if missing:
       raise DatasetError(
         f"{archive}: lacks {len(missing)} of {len(names)} images, as {next(iter(missing))};"
@@ -74,28 +72,31 @@ def read_archive(archive: Path) -> dict[str, list[EncodedImage]]:
 
   def read(builder: Birds) -> dict[str, list[EncodedImage]]:
     sources = {split: builder.as_data_source(split=split) for split in SPLITS}
-    return {split: _images(source, archive) for split, source in sources.items()}
+    return {split: _images(source, f"{archive}: {split}") for split, source in sources.items()}
 
   return prepared(Birds, config, read)
 
 
-def _images(source: Sequence[Mapping[str, bytes]], archive: Path) -> list[EncodedImage]:
+def _images(source: Sequence[Mapping[str, bytes]], where: str) -> list[EncodedImage]:
   def image(index: int) -> EncodedImage:
-    name = source[index]["name"].decode()
-    return EncodedImage(f"{archive}: {name}", lambda: source[index]["image"])
+    return EncodedImage(f"{where}, image {index}", lambda: source[index]["image"])
 
   return [image(index) for index in range(len(source))]
 
 
-def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
-  """Files of the archive, named from its folder CUB_200_2011 on."""
+def _members(archive: Path, wanted: Set[str]) -> Iterator[tuple[str, bytes]]:
+  """Some files of the archive, named from its folder CUB_200_2011 on, each of them once."""
+  left = set(wanted)
   try:
     with tarfile.open(archive, "r|*") as file:
       for member in file:
         parts = PurePosixPath(member.name).parts
-        if member.isfile() and FOLDER in parts:
-          name = "/".join(parts[parts.index(FOLDER) + 1 :])
+        name = "/".join(parts[parts.index(FOLDER) + 1 :]) if FOLDER in parts else ""
+        if member.isfile() and name in left:
+          left.remove(name)
           yield name, file.extractfile(member).read()
+        if not left:
+          return
   except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
     reason = " ".join(str(error).split())
     raise DatasetError(f"{archive}: not an archive that can be read ({reason})") from error

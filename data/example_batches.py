@@ -9,6 +9,7 @@ from data.loader import check_at_least, check_host
 
 # Decoding and resizing run outside of Python's lock: threads do it while the model steps.
 READ_AHEAD = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+EVAL_SEED = 20_260_527  # what is random in evaluations is the same for every model
 Example = Mapping[str, np.ndarray]
 # Makes the example of an index; what is random in it comes from the generator.
 MakeExample = Callable[[int, np.random.Generator], Example]
@@ -56,14 +57,16 @@ def train_batches(
   return iter(dataset.to_iter_dataset(READ_AHEAD))
 
 
-def eval_batches(make: MakeExample, count: int, batch_size: int, seed: int) -> Iterable[Example]:
+def eval_batches(
+  make: MakeExample, count: int, batch_size: int, limit: int = 0
+) -> Iterable[Example]:
   """Every example once, in order; what is random is the same each time.
 
   Args:
     make: as in `train_batches`.
     count: as in `train_batches`.
     batch_size: rows of a batch.
-    seed: what is random follows from it and the index.
+    limit: if not 0, no more than so many examples, at equal distances.
 
   Returns:
     What can be iterated over as often as needed, giving what `train_batches` gives, and "mask",
@@ -75,14 +78,15 @@ def eval_batches(make: MakeExample, count: int, batch_size: int, seed: int) -> I
   check_at_least("count", count, 1)
   check_at_least("batch_size", batch_size, 1)
 
+  shown = min(limit or count, count)
+
   def batch(index: int) -> Example:
     places = [index * batch_size + row for row in range(batch_size)]
-    examples = [
-      make(p, np.random.default_rng((seed, p))) for p in (p if p < count else 0 for p in places)
-    ]
-    return stacked(examples) | {"mask": np.array([p < count for p in places])}
+    chosen = [place * count // shown if place < shown else 0 for place in places]
+    examples = [make(p, np.random.default_rng((EVAL_SEED, p))) for p in chosen]
+    return stacked(examples) | {"mask": np.array([place < shown for place in places])}
 
-  batches = -(-count // batch_size)
+  batches = -(-shown // batch_size)
   return grain.MapDataset.range(batches).map(batch).to_iter_dataset(READ_AHEAD)
 
 

@@ -1,6 +1,5 @@
 """Images with hidden patches, as examples for `data.example_batches`."""
 
-import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +9,17 @@ import numpy as np
 
 from data.errors import DatasetError
 from data.example_batches import Example, MakeExample
+from data.files import warn_of_skipped
 from data.image_crops import (
   Pixels,
   View,
   middle_view,
   normalised,
+  part_of,
   random_view,
-  shown,
   visible_patches,
 )
 from data.image_file import EncodedImage, read_image
-
-_log = logging.getLogger(__name__)
 
 ORDERS = ("raster", "random")
 
@@ -71,13 +69,10 @@ def readable(files: Sequence[EncodedImage]) -> Images:
     DatasetError: if none can.
   """
   with ThreadPoolExecutor(os.cpu_count()) as pool:
-    problems = list(pool.map(_problem, files))
-  refused = [problem for problem in problems if problem is not None]
-  if refused and len(refused) == len(files):
-    raise DatasetError(f"none of {len(files)} images can be read; the first: {refused[0]}")
-  if refused:
-    _log.warning("skipped %d of %d images; the first: %s", len(refused), len(files), refused[0])
-  return Images([file for file, bad in zip(files, problems, strict=True) if bad is None])
+    found = list(pool.map(_problem, files))
+  problems = {index: problem for index, problem in enumerate(found) if problem is not None}
+  warn_of_skipped("images", problems, len(files))
+  return Images([file for index, file in enumerate(files) if index not in problems])
 
 
 def _pixels(file: EncodedImage) -> Pixels:
@@ -110,7 +105,7 @@ def masked_examples(images: Sequence[Pixels], masking: Masking, augment: bool) -
     pixels = images[index]
     view: View = random_view(*pixels.shape[:2], rng) if augment else middle_view(*pixels.shape[:2])
     return {
-      "images": normalised(shown(pixels, view, masking.image_size)),
+      "images": normalised(part_of(pixels, view, masking.image_size)),
       "visible": masking.visible(rng),
     }
 

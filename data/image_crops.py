@@ -61,7 +61,7 @@ def middle_view(height: int, width: int) -> View:
   return View((left, top, left + edge, top + edge))
 
 
-def shown(pixels: Pixels, view: View, size: int) -> Pixels:
+def part_of(pixels: Pixels, view: View, size: int) -> Pixels:
   """A part of an image, resized to a square.
 
   Args:

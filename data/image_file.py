@@ -11,6 +11,8 @@ from PIL import Image, ImageOps
 
 from data.errors import DatasetError
 
+# What Pillow warns of is refused here; its own filter could not be set in threads.
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 _LEVELS = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
 
 
@@ -49,11 +51,11 @@ def read_image(encoded: bytes, name: str) -> np.ndarray:
     DatasetError: if the file is no image, broken, cut off or larger than Pillow thinks safe.
   """
   try:
-    with warnings.catch_warnings():
-      warnings.simplefilter("error", Image.DecompressionBombWarning)
-      with Image.open(io.BytesIO(encoded)) as image:
-        image.load()
-        return np.asarray(_as_rgb(ImageOps.exif_transpose(image)))
+    with Image.open(io.BytesIO(encoded)) as image:
+      if image.width * image.height > Image.MAX_IMAGE_PIXELS:
+        raise ValueError(f"{image.width} x {image.height} pixels are too many")
+      image.load()
+      return np.asarray(_as_rgb(ImageOps.exif_transpose(image)))
   # Pillow's decoders raise whatever comes to them from a damaged file.
   except Exception as error:
     reason = str(error).replace("\n", " ") or type(error).__name__

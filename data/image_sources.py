@@ -1,18 +1,17 @@
 """Finds images: where each data set has them, and how they are split."""
 
 import importlib.resources
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from data import birds
 from data.birds_builder import read_archive
 from data.errors import DatasetError
+from data.files import files_below, is_for_tests
 from data.image_file import EncodedImage
 
 SPLITS = ("train", "test")
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-TEST_PERCENT = 10
 # Photographs among what scikit-image brings along, in colour and of some size.
 PHOTOGRAPHS = {
   "train": ("astronaut.png", "chelsea.png", "hubble_deep_field.jpg", "motorcycle_left.png"),
@@ -64,8 +63,8 @@ def read_cub(data_dir: str | Path | None) -> Files:
 
 def _unpacked_cub(folder: Path) -> Files:
   lists = {name: folder / name for name in birds.LISTS}
-  texts = {name: path.read_text(encoding="utf-8") for name, path in lists.items() if path.is_file()}
-  names = birds.by_split(texts, folder)
+  contents = {name: path.read_bytes() for name, path in lists.items() if path.is_file()}
+  names = birds.by_split(contents, folder)
   paths = {split: [folder / "images" / name for name in of] for split, of in names.items()}
   absent = [path for of in paths.values() for path in of if not path.is_file()]
   if absent:
@@ -89,11 +88,11 @@ def read_folder(path: str | Path) -> Files:
   if not folder.is_dir():
     raise DatasetError(f"{folder}: no such folder; expected one with images below it")
   if all((folder / split).is_dir() for split in SPLITS):
-    return _none_empty({split: _images(folder / split) for split in SPLITS}, folder)
+    return _none_empty({split: files_below(folder / split, SUFFIXES) for split in SPLITS}, folder)
   files: Paths = {split: [] for split in SPLITS}
-  for image in _images(folder):
-    name = image.relative_to(folder).as_posix().encode()
-    files["test" if zlib.crc32(name) % 100 < TEST_PERCENT else "train"].append(image)
+  for image in files_below(folder, SUFFIXES):
+    name = image.relative_to(folder).as_posix()
+    files["test" if is_for_tests(name) else "train"].append(image)
   return _none_empty(files, folder)
 
 
@@ -116,10 +115,6 @@ def find(dataset: str, data_dir: str | None, data_path: str | None) -> Files:
     DatasetError: as the reader of the data set.
   """
   return DATASETS[dataset](data_dir, data_path)
-
-
-def _images(folder: Path) -> list[Path]:
-  return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
 
 
 def _none_empty(files: Paths, folder: Path) -> Files:

@@ -22,6 +22,7 @@ CLASSES = (*DIRECTIONS, "clockwise", "counterclockwise")
 SPLITS = {"train": 10_000, "valid": 500, "test": 1000}
 SPEED = (0.06, 0.12)  # of an edge, from frame to frame
 TURN = (math.pi / 8, math.pi / 4)  # from frame to frame
+VERSION = 1  # of how they are drawn
 _SEED = 20_260_527
 
 
@@ -29,8 +30,8 @@ class MovingDigits(Sequence[np.ndarray]):
   """Videos of one digit each, drawn when asked for; the same index is always the same video.
 
   The digit begins anywhere, leaves on one side and comes back on the other, or goes around the
-  middle. Its speed is drawn too, so that only where it goes tells the class. Training and tests
-  have other digits.
+  middle. Its speed is drawn too, so that only where it goes tells the class. Each split has digits
+  of its own.
 
   Args:
     split: of `SPLITS`.
@@ -41,7 +42,10 @@ class MovingDigits(Sequence[np.ndarray]):
   def __init__(self, split: str, frames: int, size: int):
     self._split, self._frames, self._size = list(SPLITS).index(split), frames, size
     self.labels = np.arange(SPLITS[split]) % len(CLASSES)
-    self.keys = [["digits", split, index, frames, size] for index in range(SPLITS[split])]
+    self.keys = [
+      {"name": f"digits {split} {index}", "version": VERSION, "frames": frames, "edge": size}
+      for index in range(SPLITS[split])
+    ]
 
   def __len__(self) -> int:
     return len(self.labels)
@@ -49,8 +53,7 @@ class MovingDigits(Sequence[np.ndarray]):
   def __getitem__(self, index: int) -> np.ndarray:
     """[frames, size, size, 3] uint8, white on black."""
     rng = np.random.default_rng((_SEED, self._split, index))
-    parts = _digits()
-    own = parts[0] if self._split == 0 else parts[1]
+    own = _digits()[self._split]
     scale = max(1, self._size // 16)
     digit = np.kron(own[rng.integers(len(own))], np.ones((scale, scale), np.uint8))
     video = np.zeros((self._frames, self._size, self._size), np.uint8)
@@ -74,8 +77,8 @@ class MovingDigits(Sequence[np.ndarray]):
 
 
 @functools.cache
-def _digits() -> tuple[np.ndarray, np.ndarray]:
-  """Digits for training and for tests: [digits, 8, 8] uint8."""
+def _digits() -> list[np.ndarray]:
+  """The digits of each split: [digits, 8, 8] uint8."""
   images = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
-  border = len(images) * 4 // 5
-  return images[:border], images[border:]
+  borders = [len(images) * tenths // 10 for tenths in (6, 8)]
+  return np.split(images, borders)

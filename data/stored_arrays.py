@@ -1,9 +1,9 @@
 """Arrays that are made once and then read from disk: ArrayRecord files at random access."""
 
+import functools
 import hashlib
 import io
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from data.cache import cache_directory, in_temporary_cache, locked
 from data.errors import DatasetError
 
 SHARD = 32  # arrays in a file: what an interruption loses at most
+OPEN_FILES = 64  # at once: systems allow a process no more than a thousand or so
 # Makes the arrays of some indices, in order; in place of one that cannot be made, why not.
 Make = Callable[[Sequence[int]], Iterable[np.ndarray | DatasetError]]
 
@@ -29,14 +30,21 @@ class StoredArrays(Sequence[np.ndarray]):
 
   def __init__(self, places: Sequence[tuple[Path, int]]):
     self._places = tuple(places)
-    self._readers = {path: _open(path) for path in dict.fromkeys(path for path, _ in places)}
+    self._reader = functools.lru_cache(OPEN_FILES)(_open)
 
   def __len__(self) -> int:
     return len(self._places)
 
   def __getitem__(self, index: int) -> np.ndarray:
     path, record = self._places[index]
-    return np.load(io.BytesIO(self._readers[path].read([record])[0]), allow_pickle=False)
+    try:
+      content = self._reader(path).read([record])[0]
+      return np.load(io.BytesIO(content), allow_pickle=False)
+    except (IndexError, RuntimeError, ValueError) as error:  # as array_record reports damage
+      raise DatasetError(
+        f"{path}: record {record} cannot be read ({' '.join(str(error).split())}); delete the file,"
+        " and it is made anew"
+      ) from error
 
 
 def stored_arrays(
@@ -51,7 +59,7 @@ def stored_arrays(
   Args:
     kind: name of the folder in `data.cache.cache_directory`, or in a temporary folder where that
       cannot be written.
-    keys: of each array, a JSON value that changes with what it is made from.
+    keys: of each array, a JSON value that changes with what it is made from, and how.
     make: makes them.
 
   Returns:
@@ -60,59 +68,76 @@ def stored_arrays(
   Raises:
     DatasetError: if there is no room for them.
   """
-  try:
-    folder = cache_directory() / kind
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-      pass
-  except OSError as error:
-    folder = in_temporary_cache(error) / kind
-    folder.mkdir(exist_ok=True)
   places, problems = [], {}
+  folder = _Folder(kind)
   with tqdm(total=len(keys), desc=f"preparing {kind}", leave=False, disable=None) as bar:
     for start in range(0, len(keys), SHARD):
       indices = range(start, min(start + SHARD, len(keys)))
-      path, refused = _shard(folder, [keys[i] for i in indices], indices, make)
+      path, refused = folder.file([keys[i] for i in indices], indices, make)
       problems |= {start + i: reason for i, reason in refused.items()}
       places += [(path, i) for i in range(len(indices)) if i not in refused]
       bar.update(len(indices))
   return StoredArrays(places), problems
 
 
-def _shard(
-  folder: Path, keys: Sequence[Any], indices: Sequence[int], make: Make
-) -> tuple[Path, dict[int, str]]:
-  """The file with some arrays, and which of them it lacks."""
-  digest = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:32]
-  path = folder / f"{digest}.array_record"
-  refused = _refused(path, len(keys))
-  if refused is None:
-    with locked(folder / "lock"):
-      refused = _refused(path, len(keys))  # another process may have been first
+class _Folder:
+  """A folder of files with arrays: the cache's, or where that cannot be written, a temporary one.
+
+  Args:
+    kind: its name.
+  """
+
+  def __init__(self, kind: str):
+    self.kind = kind
+    try:
+      self.path = cache_directory() / kind
+    except OSError as error:
+      self._go_elsewhere(error)
+
+  def _go_elsewhere(self, problem: OSError) -> None:
+    self.path = in_temporary_cache(problem) / self.kind
+
+  def file(
+    self, keys: Sequence[Any], indices: Sequence[int], make: Make
+  ) -> tuple[Path, dict[int, str]]:
+    """The file with some arrays, and which of them it lacks."""
+    name = f"{hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:32]}.array_record"
+    refused = _refused(self.path / name, len(keys))
+    if refused is None:
+      try:
+        refused = self._made(name, indices, make)
+      except OSError as error:  # no folder, or no lock
+        self._go_elsewhere(error)
+        refused = self._made(name, indices, make)
+    return self.path / name, refused
+
+  def _made(self, name: str, indices: Sequence[int], make: Make) -> dict[int, str]:
+    path = self.path / name
+    self.path.mkdir(parents=True, exist_ok=True)
+    with locked(self.path / "lock"):
+      refused = _refused(path, len(indices))  # another process may have been first
       if refused is None:
-        _write(path, make(indices))
-        refused = _refused(path, len(keys))
-  if refused is None:
-    raise DatasetError(f"{path}: does not hold what was written; is the disk full or damaged?")
-  return path, refused
+        _write(path, list(make(indices)))
+        refused = _refused(path, len(indices))
+    if refused is None:
+      raise DatasetError(f"{path}: does not hold what was written; is the disk full or damaged?")
+    return refused
 
 
-def _write(path: Path, arrays: Iterable[np.ndarray | DatasetError]) -> None:
+def _write(path: Path, arrays: Sequence[np.ndarray | DatasetError]) -> None:
   temporary = path.with_suffix(".partial")  # of one process at a time: the lock's holder
-  refused = {}
+  refused = {index: str(a) for index, a in enumerate(arrays) if isinstance(a, DatasetError)}
   try:
     writer = ArrayRecordWriter(str(temporary), "group_size:1")
     for index, array in enumerate(arrays):
       buffer = io.BytesIO()
-      if isinstance(array, DatasetError):
-        refused[index] = str(array)
-      else:
+      if index not in refused:
         np.save(buffer, array, allow_pickle=False)
       writer.write(buffer.getvalue() or b"-")
     writer.write(json.dumps(refused).encode())
     writer.close()
     temporary.replace(path)
-  except (OSError, RuntimeError, ValueError) as error:  # as array_record reports a full disk
+  except (OSError, RuntimeError) as error:  # as array_record reports a full disk
     temporary.unlink(missing_ok=True)
     raise DatasetError(
       f"{path}: cannot be written ({' '.join(str(error).split())}); free some disk space, or set"
@@ -121,7 +146,7 @@ def _write(path: Path, arrays: Iterable[np.ndarray | DatasetError]) -> None:
 
 
 def _refused(path: Path, count: int) -> dict[int, str] | None:
-  """The last record: which arrays a file lacks; None if it is not there, or damaged."""
+  """The last record: which arrays a file lacks; None if it is not there, or cut off."""
   if not path.is_file():
     return None
   try:

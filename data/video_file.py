@@ -22,10 +22,11 @@ def read_frames(path: Path, size: int) -> Iterator[np.ndarray]:
     [height, width, 3] uint8.
 
   Raises:
-    DatasetError: if the file is no video, has no frame, is damaged or cut off.
+    DatasetError: if the file is no video, has no frame or is damaged; also if it has been cut off,
+      as far as it says how many frames it should have.
   """
-  for frame in _decoded(path):
-    yield _pixels(frame, size)
+  for _, frame in _decoded(path, size):
+    yield frame
 
 
 def sample_frames(path: Path, count: int, size: int) -> np.ndarray:
@@ -48,6 +49,8 @@ def sample_frames(path: Path, count: int, size: int) -> np.ndarray:
   chosen, found = _pick(path, _middles(expected, count), size)
   if found != expected:  # files may not know how many they have
     chosen, _ = _pick(path, _middles(found, count), size)
+  if len({frame.shape for frame in chosen}) > 1:
+    raise DatasetError(f"{path}: not a video that can be read (its frames differ in size)")
   return np.stack(chosen)
 
 
@@ -58,10 +61,10 @@ def _middles(frames: int, count: int) -> list[int]:
 def _pick(path: Path, wanted: list[int], size: int) -> tuple[list[np.ndarray], int]:
   """`(frames, how many there are)`: the wanted ones, in order, as far as they exist."""
   found, total = {}, 0
-  for index, frame in enumerate(_decoded(path)):
+  for index, frame in _decoded(path, size, frozenset(wanted)):
     total = index + 1
-    if index in wanted:
-      found[index] = _pixels(frame, size)
+    if frame is not None:
+      found[index] = frame
   return [found[index] for index in wanted if index in found], total
 
 
@@ -81,14 +84,17 @@ def _opened(path: Path) -> av.container.InputContainer:
   return container
 
 
-def _decoded(path: Path) -> Iterator[av.VideoFrame]:
+def _decoded(
+  path: Path, size: int, wanted: frozenset[int] | None = None
+) -> Iterator[tuple[int, np.ndarray | None]]:
+  """Every frame's index and its pixels; None in place of those of frames that are not wanted."""
   with _opened(path) as container:
     stream = container.streams.video[0]
     total = 0
     try:
-      for frame in container.decode(stream):
-        total += 1
-        yield frame
+      for index, frame in enumerate(container.decode(stream)):
+        total = index + 1
+        yield index, _pixels(frame, size) if wanted is None or index in wanted else None
     except (av.error.FFmpegError, OSError, ValueError) as error:
       raise _refused(path, error) from error
     if not total:

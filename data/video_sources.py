@@ -3,21 +3,20 @@
 import itertools
 import logging
 import re
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from data.errors import DatasetError
+from data.files import files_below, is_for_tests
 
 _log = logging.getLogger(__name__)
 
 SPLITS = ("train", "test")
 SUFFIXES = frozenset({".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm"})
-TEST_PERCENT = 10
 VALID_EVERY = 10  # of a class's groups, the first one of so many is for validation
 LISTS = "ucfTrainTestlist"
-_TAKE = re.compile(r"_c\d+$")  # v_Punch_g08_c05 is the fifth clip cut from video 8
+_TAKE = re.compile(r"(_g\d+)_c\d+$")  # v_Punch_g08_c05 is the fifth clip cut from video 8
 
 
 class Clip(NamedTuple):
@@ -89,7 +88,7 @@ def read_folder(path: str | Path | None) -> Videos:
 
   If it has folders `train` and `test`, with one per class in each, these are the splits; otherwise
   a tenth is for tests, by the hash of each name, so that a video stays in its split when others
-  come or go.
+  come or go; clips of one video that are named as UCF-101's are stay together.
 
   Raises:
     DatasetError: if it is no such folder or has too few videos.
@@ -100,13 +99,13 @@ def read_folder(path: str | Path | None) -> Videos:
   found: dict[str, list[tuple[Path, str]]] = {split: [] for split in SPLITS}
   if all((folder / split).is_dir() for split in SPLITS):
     for split in SPLITS:
-      found[split] = [(file, of.name) for of in _folders(folder / split) for file in _files(of)]
+      for of in _folders(folder / split):
+        found[split] += [(file, of.name) for file in files_below(of, SUFFIXES)]
   else:
     for of in _folders(folder):
-      for file in _files(of):
-        name = _TAKE.sub("", file.relative_to(folder).with_suffix("").as_posix()).encode()
-        split = "test" if zlib.crc32(name) % 100 < TEST_PERCENT else "train"
-        found[split].append((file, of.name))
+      for file in files_below(of, SUFFIXES):
+        name = _TAKE.sub(r"\1", file.relative_to(folder).with_suffix("").as_posix())
+        found["test" if is_for_tests(name) else "train"].append((file, of.name))
   classes = sorted({of for _, of in found["train"]})
   return _videos(classes, found, folder)
 
@@ -120,6 +119,15 @@ def _videos(
     split: [Clip(path, labels[of]) for path, of in pairs if of in labels]
     for split, pairs in found.items()
   }
+  strangers = sorted({of for _, of in found["test"]} - set(classes))
+  if strangers:
+    _log.warning(
+      "%s: left out %d of %d videos for test, of classes of which none is for training, as %s",
+      folder,
+      len(found["test"]) - len(clips["test"]),
+      len(found["test"]),
+      strangers[0],
+    )
   for split, some in clips.items():
     if not some:
       raise DatasetError(
@@ -144,7 +152,7 @@ def _videos(
 
 def _group(clip: Clip) -> str:
   """What clips that were cut from one video have in common."""
-  return _TAKE.sub("", clip.path.stem)
+  return _TAKE.sub(r"\1", clip.path.stem)
 
 
 def _ucf_folder(data_dir: str | Path | None) -> Path:
@@ -195,7 +203,3 @@ def _lines(path: Path) -> list[str]:
 
 def _folders(folder: Path) -> Iterable[Path]:
   return sorted(path for path in folder.iterdir() if path.is_dir())
-
-
-def _files(folder: Path) -> Iterable[Path]:
-  return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())

@@ -86,8 +86,8 @@ class RunConfig:
     steps: all steps.
     preset: name of the preset it started from, if any.
     eval_every: steps between evaluations on the validation split.
-    eval_tokens: tokens, or images, of the validation split that those evaluations read; 0 means
-      all. The final result is always of the whole split.
+    eval_tokens: tokens, images or clips of the validation split that those evaluations read; 0
+      means all. The final result is always of the whole split.
     log_every: steps between lines of metrics.jsonl.
     checkpoint_every: steps between checkpoints.
     keep: newest checkpoints to keep (the best one is kept besides).

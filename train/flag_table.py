@@ -156,8 +156,8 @@ RUN = {
   "eval_tokens": Flag(
     Integer(0),
     None,
-    "Tokens, or images, those evaluations read, 0 for all; the final result is always of the whole"
-    " split.",
+    "Tokens, images or clips those evaluations read, 0 for all; the final result is always of the"
+    " whole split.",
   ),
   "checkpoint_every": Flag(Integer(1), None, "Steps between checkpoints."),
   "keep": Flag(Integer(1), 2, "Newest checkpoints to keep, besides the best."),

@@ -9,7 +9,7 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 
 from collections.abc import Sequence
 
-from train import cli, flags, image_task, inference, loop, outputs, result
+from train import cli, flags, image_task, inference, loop, outputs, result, same_data
 from train.config import ImageRun
 from train.image_flags import COMMAND
 
@@ -39,6 +39,7 @@ def train(config: ImageRun) -> None:
     "command": flags.command_line(COMMAND, workdir, config.flags),
     "flags": config.flags,
     "model": config.model.to_dict(),
+    "data": same_data.check(workdir, config.data.dataset, image_task.fingerprint(images)),
     "versions": result.versions(),
   }
   loop.train(image_task.make_task(config, images), config.run, config.optim, record)

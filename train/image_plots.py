@@ -44,7 +44,8 @@ def draw_reconstructions(model: nnx.Module, batch: HostBatch, path: Path) -> Non
 def draw_places(model: nnx.Module, batch: HostBatch, path: Path) -> None:
   """Draws where each block's memory writes (dots) and reads (crosses), seen along every axis.
 
-  A place has the colour of its patch: the further down the redder, the further right the bluer.
+  A place has the colour of the first patch in its chunk: the further down the redder, the further
+  right the bluer.
 
   Args:
     model: a `tmem.masked_autoencoder.MaskedAutoencoder` with a memory.
@@ -63,7 +64,7 @@ def draw_places(model: nnx.Module, batch: HostBatch, path: Path) -> None:
   edge = config.image_size // config.patch_size
   at = np.stack([visible // edge, visible % edge], axis=-1) / max(edge - 1, 1)
   axes_of_grid = len(config.memory.grid)
-  pairs = list(itertools.combinations(range(axes_of_grid), 2))
+  pairs = list(itertools.combinations(range(axes_of_grid), 2)) or [(0, 0)]
   columns = len(pairs) + (axes_of_grid >= 3)
   figure = Figure(figsize=(3.2 * columns, 3.2 * len(found)), layout="constrained")
   for row, (block, places) in enumerate(found.items()):

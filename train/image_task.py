@@ -1,6 +1,7 @@
 """Masked reconstruction of images as a task of the loop."""
 
 import functools
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from train.report_columns import SHARES
 from train.task import HostBatch, Task
 
 RATIOS = {f"test_{percent}": percent / 100 for percent in SHARES}  # hidden in tests
-MASK_SEED = 20_260_527  # of evaluations, the same for every model
 Splits = dict[str, Images]
 
 
@@ -42,6 +42,18 @@ def load_images(config: ImageDataConfig) -> Splits:
     raise RunError(str(error)) from error
   rest = [file for index, file in enumerate(train.files) if index % 10]
   return {"train": Images(rest), "valid": Images(train.files[::10]), "test": test}
+
+
+def fingerprint(images: Splits) -> dict[str, Any]:
+  """What tells these images from others, as JSON: the names in every split."""
+  names = {
+    split: ["/".join(Path(f.name).parts[-2:]) for f in shown.files]
+    for split, shown in images.items()
+  }
+  return {
+    split: {"images": len(own), "crc32": zlib.crc32(repr(own).encode())}
+    for split, own in names.items()
+  }
 
 
 def make_task(config: ImageRun, images: Splits) -> Task:
@@ -68,8 +80,7 @@ def make_task(config: ImageRun, images: Splits) -> Task:
   def eval_batches(split: str, limit: int) -> Iterable[HostBatch]:
     shown = images[split.partition("_")[0]]
     make = masked_examples(shown, masking(RATIOS.get(split, data.mask_ratio)), augment=False)
-    count = min(limit or len(shown), len(shown))
-    return example_batches.eval_batches(make, count, run.batch_size, MASK_SEED)
+    return example_batches.eval_batches(make, len(shown), run.batch_size, limit)
 
   def describe(trained: nnx.Module) -> dict[str, Any]:
     return {

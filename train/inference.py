@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import optax
 from flax import nnx
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from train import outputs, result
@@ -67,8 +68,25 @@ def evaluate(task: Task, run: RunConfig, name: str) -> None:
   is_named = run.checkpoint not in (None, run.workdir)
   file = f"{name}_{step:08d}.json" if is_named else f"{name}.json"
   outputs.write_json(run.workdir / file, measured)
-  if task.figures is not None and not is_named:
-    task.figures(run.workdir / outputs.PLOTS, nnx.merge(graphdef, params))
+  if not is_named:
+    draw_figures(task, run.workdir, graphdef, params)
+
+
+def draw_figures(task: Task, workdir: Path, graphdef: nnx.GraphDef, params: Any) -> None:
+  """Draws what a trained model does, if the task has figures; one process does.
+
+  Args:
+    task: what was trained.
+    workdir: folder of the run.
+    graphdef: the model's structure.
+    params: its parameters, wherever they are.
+  """
+  if task.figures is None:
+    return
+  if jax.process_count() > 1:
+    params = multihost_utils.process_allgather(params, tiled=True)
+  if jax.process_index() == 0:
+    task.figures(workdir / outputs.PLOTS, nnx.merge(graphdef, jax.device_get(params)))
 
 
 def compiled(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:

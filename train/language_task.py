@@ -15,7 +15,7 @@ from data import loader, stream_loader, text
 from data.errors import DatasetError
 from tmem import interop
 from tmem.models import LanguageConfig, LanguageModel
-from train import inference, outputs
+from train import inference, outputs, same_data
 from train.config import DataConfig, LanguageRun
 from train.errors import FlagError, RunError
 from train.losses import language_loss, stream_loss
@@ -61,18 +61,7 @@ def fingerprint(corpus: text.Corpus) -> dict[str, Any]:
 
 def check_same_text(config: LanguageRun, corpus: text.Corpus) -> dict[str, Any]:
   """Returns the fingerprint of the text, or raises RunError if the run began with another."""
-  record = outputs.read_json(config.run.workdir / outputs.CONFIG) or {}
-  found = fingerprint(corpus)
-  began_with = record.get("data", found)
-  if not isinstance(began_with, dict):
-    began_with = {}
-  changed = [part for part in found if found[part] != began_with.get(part)]
-  if changed:
-    raise RunError(
-      f"--dataset={config.data.dataset}: the text is not the one that the run in"
-      f" {config.run.workdir} began with ({', '.join(changed)} changed); use another --workdir"
-    )
-  return found
+  return same_data.check(config.run.workdir, config.data.dataset, fingerprint(corpus))
 
 
 def check_same_tokens(init_from: Path | None, corpus: text.Corpus) -> None:

@@ -19,7 +19,7 @@ from train.checkpoint import Checkpoints
 from train.config import OptimConfig, RunConfig
 from train.errors import Interrupted, RunError
 from train.evaluate import make_evaluate
-from train.inference import read_params
+from train.inference import draw_figures, read_params
 from train.interrupts import Interrupts
 from train.losses import as_carried
 from train.optim import learning_rate_schedule, make_optimizer
@@ -149,7 +149,7 @@ class _Loop:
     """Makes one step; its metrics are read when the next one is under way."""
     began = time.monotonic()
     batch = next(self.batches)
-    waited = time.monotonic() - began
+    waited = time.monotonic() - began if self._is_idle() else 0.0
     batch = put_local_batch(batch, self.mesh)
     self.state, metrics = self.train_step(self.state, batch)
     self._read_metrics()
@@ -161,6 +161,10 @@ class _Loop:
       self.progress.data_seconds += waited
       self.progress.train_items += self.task.count_items(batch)
     self.compiled.add(shapes)
+
+  def _is_idle(self) -> bool:
+    """Whether the devices have nothing to do: the newest step has ended."""
+    return self.unread is None or all(value.is_ready() for value in self.unread.values())
 
   def _read_metrics(self) -> None:
     if self.unread is None:
@@ -283,22 +287,20 @@ class _Loop:
     return self.checkpoints.restore_params(self.setup.abstract.params)
 
   def _write_result(self, params: Any, best_step: int, metrics: dict[str, float]) -> dict[str, Any]:
-    trained = nnx.merge(self.setup.graphdef, params)
     content = result.make(
       self.task,
       self.run,
       self.progress,
       params=params,
       best_step=best_step,
-      facts=self.task.describe(trained),
+      facts=self.task.describe(nnx.merge(self.setup.graphdef, params)),
       metrics=metrics,
       wall_seconds=self.progress.wall_seconds + time.monotonic() - self.since,
     )
     self._plot()
     if self.is_main:
-      if self.task.figures is not None:
-        self.task.figures(self.run.workdir / outputs.PLOTS, trained)
       outputs.write_json(self.run.workdir / outputs.RESULT, content)
+    draw_figures(self.task, self.run.workdir, self.setup.graphdef, params)
     self.terminal.say(result.summary(content, self.task.splits))
     self.terminal.say(f"  written to {self.run.workdir}")
     return outputs.finite(content)

@@ -19,7 +19,7 @@ class Progress:
     bad_evals: evaluations since.
     window: [loss, grad_norm, lr] of the steps since the last log line.
     train_seconds: time spent in steps, without compiling, evaluating and saving.
-    data_seconds: of that, time spent waiting for batches.
+    data_seconds: of that, time spent waiting for batches while the devices had nothing to do.
     train_items: items (tokens) trained on in that time.
     wall_seconds: time spent in all, over all processes.
     iterator: position in the data.
@@ -70,7 +70,7 @@ class Progress:
     return self.train_items / self.train_seconds if self.train_seconds else None
 
   def data_wait(self) -> float | None:
-    """Share of the training time that was spent waiting for batches; None before any."""
+    """Share of the training time in which devices waited for batches; None before any."""
     return self.data_seconds / self.train_seconds if self.train_seconds else None
 
 

@@ -46,8 +46,8 @@ class Task:
     eval_loss_fn: likewise, of evaluations: `key` is None there, and what else is summed is
       measured.
     train_batches: makes the iterator over training batches, from the first.
-    eval_batches: `eval_batches(split, limit)`: the split's batches of items, of about the
-      first `limit` of them unless it is 0.
+    eval_batches: `eval_batches(split, limit)`: the split's batches, of about `limit` tokens or
+      examples unless it is 0.
     metrics: `metrics(means, split)`: what is reported of `train.metrics.weighted_means`, "loss"
       among it.
     shown: metrics that the terminal shows while training.

@@ -10,14 +10,11 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from tmem import interop
-from tmem.image_models import PatchEncoder
-from train import cli, flags, inference, loop, outputs, result, video_task, watching
+from train import cli, flags, inference, loop, outputs, result, same_data, video_task, watching
 from train.config import VideoRun
 from train.video_data import TESTS, load_clips
-from train.video_features import load_encoder
+from train.video_features import kept_encoder
 from train.video_flags import COMMAND
 
 SPLITS = ("valid", *TESTS)
@@ -40,17 +37,18 @@ def train(config: VideoRun) -> None:
   if result.is_finished(workdir, SPLITS):
     return
   outputs.make_workdir(workdir)
-  encoder = _encoder(config)
+  encoder = kept_encoder(workdir, config.data.encoder)
   clips = load_clips(config.data, config.model, encoder)
   model = video_task.model_config(config.model, len(clips.classes), encoder)
-  if encoder is not None:  # to watch videos later
-    interop.save_model(workdir / outputs.ENCODER, encoder)
+  data, dataset, source = clips.fingerprint(), config.data.dataset, config.run.init_from
+  if source is not None:
+    same_data.check(outputs.run_of(source), dataset, data, ("classes",))
   record = {
     "task": "video",
     "command": flags.command_line(COMMAND, workdir, config.flags),
     "flags": config.flags,
     "model": model.to_dict(),
-    "classes": list(clips.classes),
+    "data": same_data.check(workdir, dataset, data),
     "versions": result.versions(),
   }
   task = video_task.make_task(config, model, clips)
@@ -59,14 +57,11 @@ def train(config: VideoRun) -> None:
 
 def evaluate(config: VideoRun) -> None:
   """Evaluates on whole splits, prints that and writes it to the workdir."""
-  encoder = _encoder(config)
+  encoder = kept_encoder(config.run.workdir, config.data.encoder)
   clips = load_clips(config.data, config.model, encoder)
+  same_data.check(config.run.workdir, config.data.dataset, clips.fingerprint(), ("classes",))
   model = video_task.model_config(config.model, len(clips.classes), encoder)
   inference.evaluate(video_task.make_task(config, model, clips), config.run, "eval")
-
-
-def _encoder(config: VideoRun) -> PatchEncoder | None:
-  return None if config.data.encoder is None else load_encoder(Path(config.data.encoder))
 
 
 if __name__ == "__main__":

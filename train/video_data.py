@@ -1,41 +1,39 @@
 """The clips of a run on videos: as pixels, or as a frozen encoder sees them."""
 
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data import moving_digits, video_clips, video_sources
 from data.errors import DatasetError
 from data.example_batches import MakeExample
-from data.video_batches import Missing, clip_examples, feature_examples
+from data.video_batches import ClipSet, Missing, clip_examples, feature_examples
 from tmem.image_models import PatchEncoder
 from tmem.video_models import VideoConfig
 from train.config import VideoDataConfig
 from train.errors import RunError
 from train.report_columns import SHARES
-from train.video_features import encoded
+from train.video_features import encoded, frame_encoder
 
 TESTS = {
   "test": Missing(),
   **{f"test_blank_{percent}": Missing(frames=percent / 100) for percent in SHARES},
   **{f"test_covered_{percent}": Missing(area=percent / 100) for percent in SHARES},
 }
-MISSING_SEED = 20_260_527  # of evaluations, the same for every model
 
 
-class ClipSet(NamedTuple):
-  """The clips of a split.
+class Features(NamedTuple):
+  """What a frozen encoder makes of clips.
 
   Attributes:
-    clips: [frames, height, width, 3] uint8 each.
-    labels: index of each one's class.
-    keys: of each, a JSON value that changes when it does.
+    clips: by split, and of tests in which frames are covered: [frames, patches, features] each.
+    empty: [patches, features], of a frame on which nothing is seen.
   """
 
-  clips: Sequence[np.ndarray]
-  labels: Sequence[int]
-  keys: Sequence[object]
+  clips: Mapping[str, Sequence[np.ndarray]]
+  empty: np.ndarray
 
 
 class Clips(NamedTuple):
@@ -46,15 +44,14 @@ class Clips(NamedTuple):
     splits: "train", "valid" and "test".
     size: pixels along an edge of the frames that are shown.
     augment: whether a random part of a clip, turned left to right or not, is of the same class.
-    features: what a frozen encoder makes of a split, and of tests in which frames are covered;
-      None: there is no encoder.
+    features: what a frozen encoder makes of them; None: there is no encoder.
   """
 
   classes: tuple[str, ...]
   splits: dict[str, ClipSet]
   size: int
   augment: bool
-  features: Mapping[str, Sequence[np.ndarray]] | None = None
+  features: Features | None = None
 
   def count(self, split: str) -> int:
     """How many clips a split, or a test of `TESTS`, has."""
@@ -64,10 +61,18 @@ class Clips(NamedTuple):
     """Makes examples of a split, or of a test of `TESTS`, for `data.example_batches`."""
     shown = self.splits[_base(split)]
     if self.features is not None:
-      own = split if split in self.features else _base(split)
-      return feature_examples(self.features[own], shown.labels, missing)
-    augment = training and self.augment
-    return clip_examples(shown.clips, shown.labels, self.size, augment, missing)
+      found, empty = self.features
+      own = found[split if split in found else _base(split)]
+      return feature_examples(own, shown.labels, empty, missing)
+    return clip_examples(shown, self.size, training and self.augment, missing)
+
+  def fingerprint(self) -> dict[str, Any]:
+    """What tells these clips from others, as JSON: the classes and every split's clips."""
+    found: dict[str, Any] = {"classes": list(self.classes)}
+    for split, shown in self.splits.items():
+      clips = [(key["name"], int(of)) for key, of in zip(shown.keys, shown.labels, strict=True)]
+      found[split] = {"clips": len(clips), "crc32": zlib.crc32(repr(clips).encode())}
+    return found
 
 
 def load_clips(config: VideoDataConfig, model: VideoConfig, encoder: PatchEncoder | None) -> Clips:
@@ -104,24 +109,24 @@ def _pixels(config: VideoDataConfig, frames: int, size: int) -> Clips:
     videos = video_sources.read_folder(config.data_path)
   stored = round(size * video_clips.ROOM)
   splits = {
-    split: ClipSet(*video_clips.decoded(clips, frames, stored))
-    for split, clips in videos.clips.items()
+    split: video_clips.decoded(clips, frames, stored) for split, clips in videos.clips.items()
   }
   return Clips(videos.classes, splits, size, augment=True)
 
 
-def _features(clips: Clips, encoder: PatchEncoder) -> dict[str, Sequence[np.ndarray]]:
+def _features(clips: Clips, encoder: PatchEncoder) -> Features:
   shown = {split: Missing() for split in clips.splits}
   shown |= {split: missing for split, missing in TESTS.items() if missing.area}
-  return {
+  found = {
     split: encoded(
       encoder,
       clips.examples(split, missing),
       [[clips.size, missing.area, key] for key in clips.splits[_base(split)].keys],
-      MISSING_SEED,
     )
     for split, missing in shown.items()
   }
+  nothing = np.zeros((1, clips.size, clips.size, encoder.config.input_channels), np.float32)
+  return Features(found, frame_encoder(encoder, at_once=1)(nothing)[0])
 
 
 def _base(split: str) -> str:

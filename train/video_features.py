@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
-from data.example_batches import MakeExample, stacked
+from data.example_batches import EVAL_SEED, MakeExample, stacked
 from data.stored_arrays import StoredArrays, stored_arrays
 from tmem import interop
 from tmem.image_models import PatchEncoder
@@ -15,6 +17,7 @@ from train import inference, outputs
 from train.errors import FlagError
 
 FRAMES = 64  # encoded at once
+VERSION = 1  # of how clips become features
 
 
 def load_encoder(run: Path, model: str = outputs.MODEL) -> PatchEncoder:
@@ -34,6 +37,26 @@ def load_encoder(run: Path, model: str = outputs.MODEL) -> PatchEncoder:
   if not isinstance(found, PatchEncoder):
     raise FlagError(f"--encoder: the model in {run} is no encoder of images")
   return found
+
+
+def kept_encoder(workdir: Path, run: str | None) -> PatchEncoder | None:
+  """The encoder of a run of `train.video`, which keeps a copy of the one that it began with.
+
+  Args:
+    workdir: folder of the run.
+    run: the run of `train.image` that it begins with; None: it has no encoder.
+
+  Raises:
+    FlagError: if there is no such model.
+  """
+  if run is None:
+    return None
+  if not (workdir / outputs.ENCODER).is_dir():
+    encoder = load_encoder(Path(run))
+    if jax.process_index() == 0:
+      interop.save_model(workdir / outputs.ENCODER, encoder)
+    return encoder
+  return load_encoder(workdir, outputs.ENCODER)
 
 
 def frame_encoder(
@@ -66,16 +89,13 @@ def frame_encoder(
   return encode
 
 
-def encoded(
-  encoder: PatchEncoder, make: MakeExample, keys: Sequence[object], seed: int
-) -> StoredArrays:
+def encoded(encoder: PatchEncoder, make: MakeExample, keys: Sequence[Any]) -> StoredArrays:
   """The features of clips.
 
   Args:
     encoder: the encoder.
     make: makes examples with "frames", see `data.video_batches.clip_examples`.
-    keys: what each example is made from, as JSON values.
-    seed: what is random in example i follows from it and i, as in `data.example_batches`.
+    keys: what each example is made from, as JSON values. What is random in it is as in evaluations.
 
   Returns:
     Of each example, [frames, patches, features] float16.
@@ -86,9 +106,10 @@ def encoded(
   encode = frame_encoder(encoder)
 
   def made(indices: Sequence[int]) -> Iterable[np.ndarray]:
-    clips = stacked([make(i, np.random.default_rng((seed, i))) for i in indices])["frames"]
+    clips = stacked([make(i, np.random.default_rng((EVAL_SEED, i))) for i in indices])["frames"]
     features = encode(clips.reshape(-1, *clips.shape[2:]))
     yield from features.reshape(*clips.shape[:2], *features.shape[1:]).astype(np.float16)
 
   name = fingerprint(encoder)
-  return stored_arrays("video_features", [[name, key] for key in keys], made)[0]
+  keys = [[VERSION, name, EVAL_SEED, index, key] for index, key in enumerate(keys)]
+  return stored_arrays("video_features", keys, made)[0]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from data.video_batches import Missing
 from tmem.video_models import METHODS, VideoConfig
 from train import configure, flag_table
 from train.command import Command, Flag, columns
@@ -79,7 +80,7 @@ TABLE: dict[str, tuple[Any, ...]] = {
   # Optimisation.
   "batch_size": (32, 4, 16),
   "learning_rate": (1e-3, 1e-3, 3e-4),
-  "steps": (1200, 6, 29_800),
+  "steps": (1200, 6, 26_500),
   "warmup_steps": (100, 2, 1500),
   # Rhythm.
   "log_every": (20, 2, 50),
@@ -105,6 +106,11 @@ def build(values: dict[str, Any]) -> VideoRun:
     raise FlagError("--data_path: missing, --dataset=folder needs one")
   if values["mode"] == "online" and not values["input"]:
     raise FlagError("--input: missing, --mode=online needs a video")
+  hidden = Missing(frames=values["blank_frames"]).count(values["num_frames"])
+  if hidden == values["num_frames"]:
+    raise FlagError(
+      f"--blank_frames={values['blank_frames']}: hides all of --num_frames={hidden} frames"
+    )
   model = configure.pick(
     VideoConfig,
     values,

@@ -47,7 +47,7 @@ def classification_quality(model: nnx.Module, batch: Batch, key: jax.Array | Non
   own = jnp.take_along_axis(logits, batch["label"][:, None], axis=-1)
   # Of equals the first counts as likelier, as for argmax.
   before = jnp.arange(logits.shape[-1]) < batch["label"][:, None]
-  rank = jnp.sum((logits > own) | ((logits == own) & before), axis=-1)
+  rank = jnp.sum(~(logits < own) & ((logits != own) | before), axis=-1)
   return _sums(batch, loss=token_nats(logits, batch["label"]), top1=rank < 1, top5=rank < TOP)
 
 

@@ -17,7 +17,7 @@ from tmem.video_models import VideoClassifier, VideoConfig
 from train import inference
 from train.config import VideoRun
 from train.task import HostBatch, Task
-from train.video_data import MISSING_SEED, TESTS, Clips
+from train.video_data import TESTS, Clips
 from train.video_losses import TOP, classification_quality, smoothed_loss
 from train.video_plots import draw_confusion
 
@@ -59,8 +59,7 @@ def make_task(config: VideoRun, model: VideoConfig, clips: Clips) -> Task:
 
   def eval_batches(split: str, limit: int) -> Iterable[HostBatch]:
     make = clips.examples(split, TESTS.get(split, Missing()))
-    count = min(limit or clips.count(split), clips.count(split))
-    return example_batches.eval_batches(make, count, run.batch_size, MISSING_SEED)
+    return example_batches.eval_batches(make, clips.count(split), run.batch_size, limit)
 
   def metrics(means: dict[str, float], split: str) -> dict[str, float]:
     del split

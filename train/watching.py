@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from data.errors import DatasetError
-from data.image_crops import middle_view, normalised, shown
+from data.image_crops import middle_view, normalised, part_of
 from data.video_clips import ROOM
 from data.video_file import read_frames
 from tmem.video_models import VideoClassifier, VideoConfig
@@ -72,7 +72,7 @@ def read_trained(config: VideoRun) -> tuple[VideoClassifier, list[str]]:
   record = outputs.read_json(path) or {}
   try:
     model = VideoConfig.from_dict(record["model"])
-    classes = [str(name) for name in record["classes"]]
+    classes = [str(name) for name in record["data"]["classes"]]
   except (KeyError, TypeError, ValueError) as error:
     raise RunError(f"{path}: broken ({error}); restore it or use another --workdir") from error
   if len(classes) != model.classes:
@@ -90,5 +90,5 @@ def _frames(config: VideoRun, model: VideoConfig) -> Iterator[np.ndarray]:
     encode = frame_encoder(load_encoder(config.run.workdir, outputs.ENCODER), at_once=1)
   frames = read_frames(Path(config.input), round(size * ROOM))
   for pixels in itertools.islice(frames, 0, None, config.every):
-    frame = normalised(shown(pixels, middle_view(*pixels.shape[:2]), size))
+    frame = normalised(part_of(pixels, middle_view(*pixels.shape[:2]), size))
     yield encode(frame[None])[0]

@@ -24,7 +24,7 @@ def train_batches(images, masking, batch_size, *more, **named):
 
 def eval_batches(images, masking, batch_size):
   make = masked_examples(images, masking, augment=False)
-  return example_batches.eval_batches(make, len(images), batch_size, seed=1)
+  return example_batches.eval_batches(make, len(images), batch_size)
 
 
 def colours(batch):
@@ -78,6 +78,15 @@ def test_evaluations_have_every_image_once_and_the_same_masks():
     np.testing.assert_array_equal(ours["visible"], theirs["visible"])
   alone = next(iter(eval_batches(IMAGES, MASKING, 7)))  # whatever the batches are
   np.testing.assert_array_equal(alone["visible"][3:6], first[1]["visible"])
+
+
+def test_a_part_of_an_evaluation_is_spread_over_all():
+  make = masked_examples(IMAGES, MASKING, augment=False)
+  (batch,) = example_batches.eval_batches(make, 7, 4, limit=3)
+  assert colours(batch)[:3] == [0, 2, 4]
+  assert batch["mask"].tolist() == [True, True, True, False]
+  whole = next(iter(eval_batches(IMAGES, MASKING, 7)))  # hidden is what always is
+  np.testing.assert_array_equal(batch["visible"][:3], whole["visible"][[0, 2, 4]])
 
 
 def test_patches_can_come_in_random_order():

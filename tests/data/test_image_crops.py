@@ -8,8 +8,8 @@ from data.image_crops import (
   MEAN,
   middle_view,
   normalised,
+  part_of,
   random_view,
-  shown,
   visible_patches,
 )
 
@@ -19,11 +19,11 @@ def generator(seed=0):
 
 
 def random_crop(pixels, size, rng):
-  return shown(pixels, random_view(*pixels.shape[:2], rng), size)
+  return part_of(pixels, random_view(*pixels.shape[:2], rng), size)
 
 
 def middle_crop(pixels, size):
-  return shown(pixels, middle_view(*pixels.shape[:2]), size)
+  return part_of(pixels, middle_view(*pixels.shape[:2]), size)
 
 
 def test_the_middle_is_the_middle():

@@ -55,6 +55,7 @@ def test_birds_are_split_as_their_list_says(cub, inside):
     (lambda f: (f / "train_test_split.txt").write_text("1 1\n3 1\n"), "says None of image 2"),
     (lambda f: (f / "train_test_split.txt").write_text("1 1\n2 1\n3 1\n"), "no images for test"),
     (lambda f: (f / "images.txt").write_text("1 a.jpg\n1 b.jpg\n"), "line 2 is '1 b.jpg'"),
+    (lambda f: (f / "images.txt").write_bytes(b"1 \xff.jpg\n"), "images.txt is not a list of text"),
   ],
 )
 def test_damaged_birds_are_named(cub, harm, message):
@@ -133,7 +134,7 @@ def test_an_archive_has_what_its_folder_has(cub, archive, monkeypatch):
   monkeypatch.setattr("data.birds_builder._members", None)  # read once, then from the cache
   again = read_cub(archive.parent)
   assert [f.read() for f in again["train"]] == [f.read() for f in packed["train"]]
-  assert packed["train"][0].name == f"{archive}: 001.A/b.jpg"
+  assert packed["train"][1].name == f"{archive}: train, image 1"
 
 
 @pytest.mark.parametrize(

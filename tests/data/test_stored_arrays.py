@@ -82,6 +82,42 @@ def test_damaged_files_are_made_again(cache):
   assert not list(cache.glob("*.partial"))
 
 
+def test_damage_inside_a_file_is_named(cache):
+  stored_arrays("things", list(range(COUNT)), Maker())
+  for path in cache.glob("*.array_record"):
+    content = bytearray(path.read_bytes())
+    content[200:800] = bytes(600)  # some of the first records
+    path.write_bytes(content)
+  arrays, _ = stored_arrays("things", list(range(COUNT)), Maker())
+  with pytest.raises(DatasetError, match=r"array_record: record \d+ cannot be read .*delete"):
+    list(arrays)
+
+
+def test_a_cache_that_can_only_be_read_is_read(cache, monkeypatch):
+  stored_arrays("things", list(range(COUNT)), Maker())
+
+  def refuse(*_):
+    raise PermissionError("read-only")
+
+  monkeypatch.setattr(module, "locked", refuse)
+  again = Maker()
+  check(stored_arrays("things", list(range(COUNT)), again)[0])
+  assert again.made == []
+
+
+def test_few_files_are_open_at_once(monkeypatch):
+  monkeypatch.setattr(module, "OPEN_FILES", 2)
+  monkeypatch.setattr(module, "SHARD", 4)
+  opened = []
+  really_open = module._open
+  monkeypatch.setattr(module, "_open", lambda path: opened.append(path) or really_open(path))
+  arrays, _ = stored_arrays("things", list(range(40)), Maker())
+  opened.clear()
+  assert [int(array[0, 0]) for array in arrays] == [i for i in range(40) if i != 3]
+  assert len(opened) == 10
+  assert arrays._reader.cache_info().currsize == 2
+
+
 PROGRAM = """
 import sys, time
 import numpy as np

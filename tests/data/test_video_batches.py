@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data import example_batches
-from data.video_batches import Missing, clip_examples
+from data.video_batches import ClipSet, Missing, clip_examples, feature_examples
 
 
 def rng(seed=0):
@@ -16,7 +16,7 @@ CLIPS = [np.full((8, 20, 30, 3), 40 * i + 10, np.uint8) for i in range(5)]
 
 def test_every_frame_of_a_clip_shows_the_same_part():
   still = rng().integers(0, 256, size=(1, 40, 60, 3), dtype=np.uint8)
-  make = clip_examples([np.repeat(still, 4, axis=0)], [3], 16, augment=True)
+  make = clip_examples(ClipSet([np.repeat(still, 4, axis=0)], [3], []), 16, augment=True)
   first, again, other = (make(0, rng(seed)) for seed in (1, 1, 2))
   assert first["frames"].shape == (4, 16, 16, 3)
   assert first["label"] == 3
@@ -24,7 +24,7 @@ def test_every_frame_of_a_clip_shows_the_same_part():
     np.testing.assert_array_equal(frame, first["frames"][0])
   np.testing.assert_array_equal(first["frames"], again["frames"])
   assert (first["frames"] != other["frames"]).any()
-  middle = clip_examples([still], [3], 40, augment=False)(0, rng())["frames"]
+  middle = clip_examples(ClipSet([still], [3], []), 40, augment=False)(0, rng())["frames"]
   assert middle.shape == (1, 40, 40, 3)
 
 
@@ -55,9 +55,9 @@ def test_a_rectangle_covers_the_share_of_every_frame(share):
 
 
 def test_evaluations_hide_the_same_of_every_clip_whatever_the_batches_are():
-  make = clip_examples(CLIPS, range(5), 16, False, Missing(frames=0.5))
-  whole = next(iter(example_batches.eval_batches(make, 5, 5, seed=7)))
-  parts = list(example_batches.eval_batches(make, 5, 2, seed=7))
+  make = clip_examples(ClipSet(CLIPS, range(5), []), 16, False, Missing(frames=0.5))
+  whole = next(iter(example_batches.eval_batches(make, 5, 5)))
+  parts = list(example_batches.eval_batches(make, 5, 2))
   assert [part["mask"].tolist() for part in parts] == [[True, True], [True, True], [True, False]]
   frames = np.concatenate([part["frames"] for part in parts])[:5]
   np.testing.assert_array_equal(frames, whole["frames"])
@@ -66,7 +66,7 @@ def test_evaluations_hide_the_same_of_every_clip_whatever_the_batches_are():
 
 
 def test_training_hides_anew_each_epoch_and_goes_on_exactly():
-  make = clip_examples(CLIPS, range(5), 16, True, Missing(frames=0.5))
+  make = clip_examples(ClipSet(CLIPS, range(5), []), 16, True, Missing(frames=0.5))
   batches = example_batches.train_batches(make, 5, 5, seed=3)
   first, second = next(batches), next(batches)
   assert sorted(first["label"].tolist()) == list(range(5))
@@ -78,3 +78,16 @@ def test_training_hides_anew_each_epoch_and_goes_on_exactly():
   fresh.set_state(state)
   for key, value in next(fresh).items():
     np.testing.assert_array_equal(value, second[key])
+
+
+@pytest.mark.parametrize(("share", "frames", "count"), [(0.25, 2, 1), (0.5, 3, 2), (0.25, 6, 2)])
+def test_half_a_frame_is_a_frame(share, frames, count):
+  assert Missing(frames=share).count(frames) == count
+
+
+def test_features_of_what_is_not_seen_are_those_of_an_empty_frame():
+  clips, empty = [np.ones((4, 2, 3), np.float16)], np.full((2, 3), 7, np.float32)
+  example = feature_examples(clips, [1], empty, Missing(frames=0.5, area=0.5))(0, rng())
+  assert example["frames"].dtype == np.float32
+  assert sorted(example["frames"][:, 0, 0].tolist()) == [1, 1, 7, 7]
+  assert example["label"] == 1

@@ -82,6 +82,17 @@ def test_files_that_are_no_videos_are_refused_in_one_line(tmp_path, ramp):
     list(read_frames(tmp_path / "absent.avi", 16))
 
 
+def test_frames_that_cannot_be_made_into_one_clip_are_refused(ramp, monkeypatch):
+  sizes = iter([16, 8])
+
+  def differ(frame, size):
+    return np.zeros((next(sizes), 8, 3), np.uint8)
+
+  monkeypatch.setattr("data.video_file._pixels", differ)
+  with pytest.raises(DatasetError, match=r"ramp.avi: .*its frames differ in size"):
+    sample_frames(ramp, 2, 8)
+
+
 def test_sound_alone_is_no_video(tmp_path):
   path = tmp_path / "sound.mkv"
   with av.open(str(path), "w") as container:

@@ -142,6 +142,19 @@ def test_folders_may_have_their_own_split(tmp_path):
       read_folder(absent)
 
 
+def test_classes_for_tests_alone_are_left_out_and_said(tmp_path, caplog):
+  for split, of in (("train", "run"), ("test", "run"), ("test", "jump")):
+    for index in range(2):
+      path = tmp_path / split / of / f"{index}.avi"
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.touch()
+  videos = read_folder(tmp_path)
+  assert videos.classes == ("run",)
+  assert len(videos.clips["test"]) == 2
+  assert "left out 2 of 4 videos for test" in caplog.text
+  assert "as jump" in caplog.text
+
+
 def test_clips_that_cannot_be_read_are_counted(tmp_path, caplog, monkeypatch):
   monkeypatch.setenv("TMEM_CACHE_DIR", str(tmp_path / "cache"))
 
@@ -156,8 +169,8 @@ def test_clips_that_cannot_be_read_are_counted(tmp_path, caplog, monkeypatch):
     clip.path.touch()
   found = video_clips.decoded(clips, 2, 4)
   assert found.labels == (0, 2)
-  assert [int(clip[0, 0, 0, 0]) for clip in found.frames] == [7, 9]
-  assert found.frames[0].shape == (2, 4, 4, 3)
+  assert [int(clip[0, 0, 0, 0]) for clip in found.clips] == [7, 9]
+  assert found.clips[0].shape == (2, 4, 4, 3)
   assert caplog.messages[-1].startswith("skipped 1 of 3 videos; the first: ")
   with pytest.raises(DatasetError, match="none of 1 videos can be read"):
     video_clips.decoded(clips[1:2], 2, 4)

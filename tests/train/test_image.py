@@ -229,13 +229,36 @@ def test_hidden_pixels_at_the_border_are_judged_too():
     ({"image_size": 8}, FlagError, "--image_size=8: below 11"),
     ({"data_path": ""}, FlagError, "--data_path: missing, --dataset=folder needs one"),
     ({"data_path": "/absent"}, RunError, "/absent: no such folder"),
-    ({"dataset": "cub", "data_dir": "/absent"}, RunError, r"no CUB_200_2011/images.txt there"),
+    (
+      {"dataset": "cub", "data_dir": "/absent"},
+      RunError,
+      "neither CUB_200_2011/images.txt nor",
+    ),
   ],
 )
 def test_what_cannot_be_is_refused_in_one_line(changes, error, message, folder, tmp_path):
   with pytest.raises(error, match=message) as caught:
     image.main(arguments(folder, tmp_path / "run", **changes))
   assert "\n" not in str(caught.value)
+
+
+def test_other_images_are_refused(finished, folder, tmp_path):
+  for split in ("train", "test"):
+    (tmp_path / "images" / split).mkdir(parents=True)
+    for path in sorted((folder / split).glob("*.png"))[1:]:
+      (tmp_path / "images" / split / path.name).write_bytes(path.read_bytes())
+  (finished / "result.json").rename(tmp_path / "result.json")
+  try:
+    with pytest.raises(RunError, match=r"began with \(train, valid, test changed\); use"):
+      image.main(arguments(tmp_path / "images", finished))
+  finally:
+    (tmp_path / "result.json").rename(finished / "result.json")
+
+
+@pytest.mark.parametrize("grid", ["4", "3,2", "2,2,1,2"])
+def test_places_are_drawn_on_grids_of_any_number_of_axes(grid, folder, tmp_path):
+  image.main(arguments(folder, tmp_path / "run", grid=grid, steps=1, warmup_steps=1))
+  assert (tmp_path / "run" / "plots" / "places.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_is_skipped_is_counted(folder, tmp_path, caplog):

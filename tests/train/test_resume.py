@@ -214,7 +214,7 @@ def test_another_text_is_refused(run, tmp_path, text_file):
   ):
     copy.write_text(text.upper())
     run(workdir, data_path=copy)
-  with pytest.raises(RunError, match=r"not the one that the run in .* began with \(test changed\)"):
+  with pytest.raises(RunError, match=r"not the data that the run .* began with \(test changed\)"):
     copy.write_text(text[:-10] + text[-10:].upper())
     run(workdir, data_path=copy)
 

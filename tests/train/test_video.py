@@ -83,7 +83,6 @@ def test_a_run_says_how_often_it_is_right(finished):
   assert result["clips"] == {"train": 6, "valid": 2, "test": 4}
   assert (result["classes"], result["causal"]) == (2, True)
   assert result["state_bytes"] == 2 * 4 * 2**3 * 2  # h and c of 8 cells with 2 channels
-  assert 0 <= result["data_wait"] < 1
   for split in ("valid", "test", "test_blank_50", "test_covered_75"):
     assert result[f"{split}_top1"] in (0, 0.25, 0.5, 0.75, 1)
     assert 0 < result[f"{split}_loss"] < 5
@@ -100,6 +99,27 @@ def test_figures_say_which_classes_are_taken_for_which(finished):
   np.testing.assert_allclose(np.mean(shares), 100 * read(finished / "result.json")["test_top1"])
   for name in ("confusion", "loss", "gates"):
     assert (finished / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_clips_are_refused(finished, folder, tmp_path):
+  for split in ("train", "test"):
+    for of, name in zip(CLASSES, ("brighter", "other"), strict=True):
+      (tmp_path / "videos" / split / name).mkdir(parents=True)
+      for path in (folder / split / of).glob("?.avi"):
+        (tmp_path / "videos" / split / name / path.name).write_bytes(path.read_bytes())
+  with pytest.raises(RunError, match=r"began with \(classes changed\); use another --workdir"):
+    video.main(["video", f"--workdir={finished}", "--mode=eval", f"--data_path={tmp_path}/videos"])
+  with pytest.raises(RunError, match=r"began with \(classes changed\); use another --workdir"):
+    video.main(arguments(tmp_path / "videos", tmp_path / "run", init_from=finished))
+  (folder / "train" / "brighter" / "9.avi").write_bytes((folder / "test/darker/0.avi").read_bytes())
+  try:
+    video.main(["video", f"--workdir={finished}", "--mode=eval", f"--data_path={folder}"])
+    (finished / "result.json").rename(tmp_path / "result.json")
+    with pytest.raises(RunError, match=r"began with \(train changed\); use another --workdir"):
+      video.main(arguments(folder, finished))
+  finally:
+    (tmp_path / "result.json").rename(finished / "result.json")
+    (folder / "train" / "brighter" / "9.avi").unlink()
 
 
 def test_gates_are_logged_with_every_evaluation(finished):
@@ -191,6 +211,8 @@ def test_losses_and_counts_are_those_of_rows_that_exist():
   nats[1] = -shares[1, 5]
   expected = [0.8 * n - 0.2 * shares[row].mean() for row, n in enumerate(nats)]
   np.testing.assert_allclose(smoothed["loss"], sum(expected), rtol=1e-5)
+  broken = classification_quality(Told(np.full((4, 7), np.nan)), batch, None)
+  assert (broken["top1"], broken["top5"]) == (0, 0)
   same = classification_quality(Told(np.zeros((4, 7))), batch, None)
   assert same["top1"] == (batch["label"][0] == 0)  # saying the same of all is right for one
 
@@ -205,6 +227,7 @@ def test_losses_and_counts_are_those_of_rows_that_exist():
     ({"data_path": "/absent"}, RunError, "/absent: no such folder"),
     ({"dataset": "ucf101", "data_dir": "/absent"}, RunError, "no folder ucfTrainTestlist there"),
     ({"blank_frames": 1.0}, FlagError, "--blank_frames=1.0: "),
+    ({"blank_frames": 0.9}, FlagError, "--blank_frames=0.9: hides all of --num_frames=3 frames"),
   ],
 )
 def test_what_cannot_be_is_refused_in_one_line(changes, error, message, folder, tmp_path):

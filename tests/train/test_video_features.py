@@ -74,7 +74,7 @@ def test_what_is_missing_is_missing_to_the_encoder_too(encoder):
   assert (np.abs(covered - whole).max(axis=(1, 2)) > 1e-3).all()
   blank = clips.examples("test_blank_50", video_data.TESTS["test_blank_50"])
   blank = blank(2, generator(5))["frames"]
-  gone = (blank == 0).all(axis=(1, 2))
+  gone = (blank == clips.features.empty).all(axis=(1, 2))
   assert gone.sum() == 2  # of three frames
   np.testing.assert_array_equal(blank[~gone], whole[~gone])
 
@@ -92,7 +92,15 @@ def test_features_are_computed_once(encoder, monkeypatch):
     clips_of(other)
 
 
-def test_a_run_on_features(finished, encoder_run, encoder, tmp_path, capsys):
+def test_the_encoder_that_a_run_began_with_is_kept(finished, encoder, tmp_path):
+  found = video_features.kept_encoder(finished, str(tmp_path / "has gone"))
+  kept = interop.flat_params(found)
+  for name, value in interop.flat_params(encoder).items():
+    np.testing.assert_array_equal(kept[name], value, err_msg=name)
+  assert video_features.kept_encoder(finished, None) is None
+
+
+def test_a_run_on_features(finished, encoder_run):
   result = json.loads((finished / "result.json").read_text())
   assert result["encoder"] == str(encoder_run)
   assert np.isfinite(result["test_covered_75_loss"])
@@ -101,9 +109,6 @@ def test_a_run_on_features(finished, encoder_run, encoder, tmp_path, capsys):
   video.main(["video", f"--workdir={finished}", "--mode=eval"])
   measured = json.loads((finished / "eval.json").read_text())
   np.testing.assert_allclose(measured["test_loss"], result["test_loss"], rtol=1e-6)
-  kept = interop.flat_params(interop.load_model(finished / "encoder"))
-  for name, value in interop.flat_params(encoder).items():
-    np.testing.assert_array_equal(kept[name], value, err_msg=name)
 
 
 def test_a_run_on_features_watches_videos(finished, tmp_path, capsys):
