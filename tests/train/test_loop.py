@@ -76,3 +76,42 @@ def test_a_task_may_export_nothing(curriculum):
   assert found["steps"] == 8
   assert not (workdir / "model").exists()
   assert (workdir / "result.json").exists()
+
+
+class Clock:
+  """Counts how often it was looked at; a second each time."""
+
+  def __init__(self):
+    self.seconds = 0.0
+
+  def monotonic(self):
+    self.seconds += 1
+    return self.seconds
+
+
+@pytest.mark.parametrize(("idle", "seconds"), [(True, 1), (False, 0)])
+def test_waiting_for_data_counts_while_devices_have_nothing_to_do(
+  idle, seconds, task, tmp_path, monkeypatch
+):
+  made, config = task(method="local", steps=4)
+  monkeypatch.setattr(loop, "time", Clock())
+  monkeypatch.setattr(loop._Loop, "_is_idle", lambda self: idle)
+  kept = []
+  monkeypatch.setattr(loop, "Progress", lambda: kept.append(Progress()) or kept[0])
+  run = dataclasses.replace(config.run, workdir=tmp_path / "run")
+  found = loop.train(dataclasses.replace(made, export=None), run, config.optim, {})
+  assert kept[0].data_seconds == 3 * seconds  # the step that compiles does not count
+  assert found["data_wait"] == 3 * seconds / kept[0].train_seconds
+
+
+def test_a_picture_that_fails_costs_no_result(task, tmp_path):
+  made, config = task(method="local", steps=2, eval_every=2)
+
+  def fail(folder, model):
+    raise ValueError("no picture")
+
+  made = dataclasses.replace(made, export=None, figures=fail)
+  run = dataclasses.replace(config.run, workdir=tmp_path / "run")
+  with pytest.raises(ValueError, match="no picture"):
+    loop.train(made, run, config.optim, {})
+  assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 2
