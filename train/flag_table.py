@@ -178,6 +178,15 @@ RENAMED = {
   "write": "memory_write",
   "implementation": "memory_implementation",
 }
+# Of models that are not causal: one state goes from block to block, and starts nearly shut.
+VISION_DEFAULTS = {
+  "state_scope": "depth",
+  "gate_init": -2.0,
+  "eval_tokens": 0,
+  "weight_decay": 0.05,
+}
+# What an evaluation does not depend on.
+EVAL_MAY_CHANGE = {"eval": ("batch_size", "accumulate", "seed")}
 # Belong to one process, not to the run: never stored.
 OF_THE_PROCESS = ("workdir", "checkpoint", "mode", "debug", "stop_at", "jobs", "worker")
 # May differ when a run is resumed; everything else decides what is computed. `steps` does: the

@@ -145,9 +145,9 @@ COMMAND = Command(
     "allow_missing": "Use the clips that are there, where lists of UCF-101 name more.",
     **flag_table.SWITCHES,
   },
-  defaults={"state_scope": "depth", "gate_init": -2.0, "eval_tokens": 0, "weight_decay": 0.05},
+  defaults=flag_table.VISION_DEFAULTS,
   presets=columns(PRESETS, TABLE),
   may_change=(*flag_table.MAY_CHANGE, "data_path", "input", "every"),
-  use_may_change={"eval": ("batch_size", "accumulate", "seed")},
+  use_may_change=flag_table.EVAL_MAY_CHANGE,
   renamed=flag_table.RENAMED,
 )
