@@ -146,7 +146,7 @@ read_flags() {
         ;;
       *)
         case " $own " in *" ${1%%=*} "*)
-          bad_flags "${1%%=*} is set by this script; to choose it, run: python -m train.language"
+          bad_flags "${1%%=*} is set by this script; to choose it, run python -m train.TASK"
           ;;
         esac
         flags+=("$1")

@@ -110,7 +110,7 @@ def test_script_parses(script):
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-@pytest.mark.parametrize("script", ["quickstart.sh", "compare_language.sh", "test.sh"])
+@pytest.mark.parametrize("script", ["quickstart.sh", "compare.sh", "test.sh"])
 def test_help_explains_and_does_nothing(checkout, script, flag):
   process, calls = checkout.run(script, flag)
   assert process.returncode == 0
@@ -190,7 +190,7 @@ def test_quickstart_hands_signals_on_and_waits_for_the_training(checkout, number
 
 def test_comparison_trains_what_it_is_asked_for_and_reports_it(checkout):
   chosen = {"RUNS": "xl local_1"}
-  process, calls = checkout.run("compare_language.sh", "--workdir=all", "--steps=9", **chosen)
+  process, calls = checkout.run("compare.sh", "--workdir=all", "language", "--steps=9", **chosen)
   assert process.returncode == 0, process.stderr
   command = "-m train.language --preset=cpu --protocol=stream"
   assert calls == [
@@ -200,15 +200,38 @@ def test_comparison_trains_what_it_is_asked_for_and_reports_it(checkout):
     f"{command} --steps=9 --method=xl --carry_state --workdir=all/xl",
     "-m train.report --workdirs=all/local_1,all/xl --output=all",
   ]
-  _, calls = checkout.run("compare_language.sh")
+  _, calls = checkout.run("compare.sh", "language")
   assert len([call for call in calls if "train.language" in call]) > 12
-  process, calls = checkout.run("compare_language.sh", FAIL_ON="method=local", FAIL_STATUS="7")
+  process, calls = checkout.run("compare.sh", "language", FAIL_ON="method=local", FAIL_STATUS="7")
   assert (process.returncode, len(calls)) == (7, 1)
-  refused = (([], {"RUNS": "xl none"}), (["--seed=3"], {}), (["--preset=paper"], {}))
+  refused = (
+    (["language"], {"RUNS": "xl none"}),
+    (["language", "--seed=3"], {}),
+    (["language", "--preset=paper"], {}),
+    (["image", "video"], {}),
+    (["sound"], {}),
+    ([], {}),
+  )
   for arguments, environment in refused:
-    process, calls = checkout.run("compare_language.sh", *arguments, **environment)
+    process, calls = checkout.run("compare.sh", *arguments, **environment)
     assert (process.returncode, calls) == (2, [])
     assert process.stderr.startswith("error: ")
+
+
+def test_methods_of_images_and_videos_are_compared_too(checkout):
+  chosen = {"RUNS": "joint_0 tensor_2 tensor_blank"}
+  _, calls = checkout.run("compare.sh", "video", "--dataset=ucf101", "--workdir=all", **chosen)
+  command = "-m train.video --preset=cpu --dataset=ucf101 --method"
+  assert calls[2:] == [
+    f"{command}=joint --seed=0 --workdir=all/joint_0",
+    f"{command}=tensor --seed=2 --workdir=all/tensor_2",
+    f"{command}=tensor --blank_frames=0.25 --workdir=all/tensor_blank",
+    "-m train.report --workdirs=all/joint_0,all/tensor_2,all/tensor_blank --output=all",
+  ]
+  _, calls = checkout.run("compare.sh", "image")
+  trained = [call for call in calls if "train.image" in call]
+  assert len(trained) == 15
+  assert "--workdir=ROOT/runs/compare_image/base_0" in trained[0]
 
 
 def test_environment_follows_the_requirement_files(checkout):
