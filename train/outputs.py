@@ -1,13 +1,17 @@
 """The files of a run. Everything appears whole or not at all."""
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from train.errors import FlagError, RunError
 
@@ -21,6 +25,7 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT_NAME = re.compile(r"(\d{8,})(?:\.(\d+))?")  # its step, and which of that step
 PLOTS = "plots"
 TENSORBOARD = "tensorboard"
+LOCK = ".lock"
 
 
 def run_of(path: Path) -> Path:
@@ -113,6 +118,28 @@ def make_workdir(workdir: Path, flag: str = "workdir") -> None:
       pass
   except OSError as error:
     raise RunError(f"--{flag}={workdir}: cannot be written to ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def held(workdir: Path) -> Iterator[None]:
+  """Holds the folder of a run while it trains; with several hosts, the first one does.
+
+  Raises:
+    RunError: if another process holds it.
+  """
+  if jax.process_index():
+    yield
+    return
+  with (workdir / LOCK).open("a") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system drops it when the process ends
+    except BlockingIOError as error:
+      raise RunError(
+        f"--workdir={workdir}: another process trains there; wait for it, or use another folder"
+      ) from error
+    except OSError:  # a file system without locks
+      pass
+    yield
 
 
 def finite(value: Any) -> Any:

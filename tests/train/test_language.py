@@ -33,7 +33,7 @@ def test_a_run_leaves_everything_it_promises(finished, records):
   names = {path.name for path in finished.iterdir()}
   assert names == {
     "config.json", "metrics.jsonl", "tensorboard", "checkpoints", "plots", "result.json",
-    "model", "tokenizer.json",
+    "model", "tokenizer.json", ".lock",
   }  # fmt: skip
   assert any((finished / "tensorboard").glob("events.out.tfevents.*"))
   assert (finished / "plots" / "loss.png").read_bytes().startswith(b"\x89PNG")

@@ -7,7 +7,7 @@ import chex
 import numpy as np
 import pytest
 
-from train import language
+from train import language, outputs
 from train.errors import FlagError, Interrupted, RunError
 
 
@@ -22,7 +22,7 @@ def assert_same_run(records, saved, first, second, step):
 
 def result_of(workdir):
   content = json.loads((workdir / "result.json").read_text())
-  measured = ("seconds", "per_second", "memory")
+  measured = ("seconds", "per_second", "wait", "memory")
   return {k: v for k, v in content.items() if not any(word in k for word in measured)}
 
 
@@ -35,6 +35,15 @@ def test_two_halves_equal_the_whole(run, records, saved, finished, tmp_path, sto
   run(workdir)
   assert_same_run(records, saved, workdir, finished, 8)
   assert result_of(workdir) == result_of(finished)
+
+
+def test_two_processes_do_not_train_in_one_folder(run, tmp_path):
+  workdir = run(tmp_path / "run", stop_at=3)
+  message = f"--workdir={workdir}: another process trains there"
+  with outputs.held(workdir), pytest.raises(RunError, match=message):
+    run(workdir)
+  run(workdir)
+  assert (workdir / "result.json").exists()
 
 
 def test_a_run_starts_from_the_parameters_of_another(run, records, saved, finished, tmp_path):
@@ -209,9 +218,7 @@ def test_another_text_is_refused(run, tmp_path, text_file):
   copy = tmp_path / "text.txt"
   copy.write_text(text)
   workdir = run(tmp_path / "run", stop_at=1, data_path=copy)
-  with pytest.raises(
-    RunError, match=r"not the one that the run in .* \(train, valid, test changed"
-  ):
+  with pytest.raises(RunError, match=r"not the data that the run .* \(train, valid, test changed"):
     copy.write_text(text.upper())
     run(workdir, data_path=copy)
   with pytest.raises(RunError, match=r"not the data that the run .* began with \(test changed\)"):
