@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import absl.logging
 
+from data.errors import DatasetError
 from train.errors import RunError
 
 _DETERMINISTIC = "--xla_gpu_deterministic_ops"
@@ -59,6 +60,8 @@ def describe(error: BaseException) -> tuple[int, str]:
   """
   if isinstance(error, RunError):
     return error.exit_status, str(error)
+  if isinstance(error, DatasetError):  # found while training: data that have been damaged since
+    return 1, str(error)
   if isinstance(error, KeyboardInterrupt):
     return 130, "interrupted"
   if isinstance(error, OSError):

@@ -71,12 +71,6 @@ BLOCKS = {
   "num_heads": Flag(Integer(1), None, "Attention heads; they divide --features."),
   "mlp_features": Flag(Integer(0), 0, "Width of the MLP; 0 means four times --features."),
 }
-PATCHES = {
-  "image_size": Flag(Integer(1), None, "Pixels along an edge; a multiple of --patch_size."),
-  "patch_size": Flag(Integer(1), None, "Pixels along an edge of a patch."),
-  "num_registers": Flag(Integer(1), 4, "Learned tokens of the method registers."),
-}
-DROP_PATH = Flag(Number(0, 1), 0.0, "How often the last block is left out, but for the memory.")
 COMPUTE = {
   "dropout": Flag(Number(0, 1), None, "Dropout rate."),
   "dtype": Flag(
@@ -178,15 +172,6 @@ RENAMED = {
   "write": "memory_write",
   "implementation": "memory_implementation",
 }
-# Of models that are not causal: one state goes from block to block, and starts nearly shut.
-VISION_DEFAULTS = {
-  "state_scope": "depth",
-  "gate_init": -2.0,
-  "eval_tokens": 0,
-  "weight_decay": 0.05,
-}
-# What an evaluation does not depend on.
-EVAL_MAY_CHANGE = {"eval": ("batch_size", "accumulate", "seed")}
 # Belong to one process, not to the run: never stored.
 OF_THE_PROCESS = ("workdir", "checkpoint", "mode", "debug", "stop_at", "jobs", "worker")
 # May differ when a run is resumed; everything else decides what is computed. `steps` does: the

@@ -6,8 +6,8 @@ from data.image_batches import ORDERS
 from data.image_sources import DATASETS
 from tmem.image_models import METHODS
 from tmem.masked_autoencoder import AutoencoderConfig
-from train import configure, flag_table
-from train.command import Command, Flag, columns
+from train import flag_table, vision_flags
+from train.command import Flag
 from train.config import ImageDataConfig, ImageRun
 from train.errors import FlagError
 from train.parsers import TEXT, Choice, Integer, Number
@@ -38,15 +38,13 @@ MASKING = {
 }
 MODEL = {
   **flag_table.BLOCKS,
-  **flag_table.PATCHES,
+  **vision_flags.PATCHES,
   "reach": Flag(Integer(1), 1, "Patches that local attention reaches, along either axis."),
   "decoder_features": Flag(Integer(1), None, "Width of the decoder."),
   "decoder_heads": Flag(Integer(1), 4, "Its attention heads."),
   "decoder_layers": Flag(Integer(1), None, "Its blocks."),
-  "drop_path": flag_table.DROP_PATH,
   **flag_table.COMPUTE,
 }
-MEMORY = {name: flag for name, flag in flag_table.MEMORY.items() if name != "slot_count"}
 
 # One column per preset; a flag given on the command line overrides its row.
 #
@@ -96,14 +94,7 @@ def build(values: dict[str, Any]) -> ImageRun:
     FlagError: if values do not fit together.
     ValueError: if the model refuses them.
   """
-  if values["dataset"] == "folder" and not values["data_path"]:
-    raise FlagError("--data_path: missing, --dataset=folder needs one")
-  model = configure.pick(
-    AutoencoderConfig,
-    values,
-    mlp_features=values["mlp_features"] or None,
-    memory=configure.memory_config(values),
-  )
+  model = vision_flags.model(AutoencoderConfig, values)
   if model.image_size < SSIM_FILTER:
     raise FlagError(
       f"--image_size={model.image_size}: below {SSIM_FILTER}, the edge of what SSIM looks at"
@@ -114,31 +105,9 @@ def build(values: dict[str, Any]) -> ImageRun:
       f"--mask_ratio={values['mask_ratio']}: hides {hidden} of {model.patches} patches, expected"
       " some but not all"
     )
-  return ImageRun(
-    mode=values["mode"],
-    data=configure.pick(ImageDataConfig, values, data_dir=configure.data_dir(values)),
-    model=model,
-    optim=configure.optim_config(values),
-    run=configure.run_config(values),
-    flags=configure.stored(values),
-  )
+  return vision_flags.run(ImageRun, ImageDataConfig, model, values)
 
 
-COMMAND = Command(
-  name="image",
-  groups={
-    "Task": TASK,
-    "Masking": MASKING,
-    "Model": MODEL,
-    "Memory": MEMORY,
-    "Optimisation": flag_table.OPTIM,
-    "Run": flag_table.RUN,
-  },
-  build=build,
-  switches=flag_table.SWITCHES,
-  defaults=flag_table.VISION_DEFAULTS,
-  presets=columns(PRESETS, TABLE),
-  may_change=(*flag_table.MAY_CHANGE, "data_path"),
-  use_may_change=flag_table.EVAL_MAY_CHANGE,
-  renamed=flag_table.RENAMED,
+COMMAND = vision_flags.command(
+  "image", {"Task": TASK, "Masking": MASKING, "Model": MODEL}, build, PRESETS, TABLE
 )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from train import cli, flags, inference, loop, outputs, result, same_data, video_task, watching
 from train.config import VideoRun
 from train.video_data import TESTS, load_clips
-from train.video_features import kept_encoder
+from train.video_features import encoder_of, keep_encoder
 from train.video_flags import COMMAND
 
 SPLITS = ("valid", *TESTS)
@@ -37,7 +37,7 @@ def train(config: VideoRun) -> None:
   if result.is_finished(workdir, SPLITS):
     return
   outputs.make_workdir(workdir)
-  encoder = kept_encoder(workdir, config.data.encoder)
+  encoder = encoder_of(workdir, config.data.encoder)
   clips = load_clips(config.data, config.model, encoder)
   model = video_task.model_config(config.model, len(clips.classes), encoder)
   data, dataset, source = clips.fingerprint(), config.data.dataset, config.run.init_from
@@ -52,12 +52,13 @@ def train(config: VideoRun) -> None:
     "versions": result.versions(),
   }
   task = video_task.make_task(config, model, clips)
+  keep_encoder(workdir, encoder)
   loop.train(task, config.run, config.optim, record)
 
 
 def evaluate(config: VideoRun) -> None:
   """Evaluates on whole splits, prints that and writes it to the workdir."""
-  encoder = kept_encoder(config.run.workdir, config.data.encoder)
+  encoder = encoder_of(config.run.workdir, config.data.encoder)
   clips = load_clips(config.data, config.model, encoder)
   same_data.check(config.run.workdir, config.data.dataset, clips.fingerprint(), ("classes",))
   model = video_task.model_config(config.model, len(clips.classes), encoder)

@@ -39,8 +39,8 @@ def load_encoder(run: Path, model: str = outputs.MODEL) -> PatchEncoder:
   return found
 
 
-def kept_encoder(workdir: Path, run: str | None) -> PatchEncoder | None:
-  """The encoder of a run of `train.video`, which keeps a copy of the one that it began with.
+def encoder_of(workdir: Path, run: str | None) -> PatchEncoder | None:
+  """The encoder of a run of `train.video`: the copy that it keeps of the one it began with.
 
   Args:
     workdir: folder of the run.
@@ -51,12 +51,15 @@ def kept_encoder(workdir: Path, run: str | None) -> PatchEncoder | None:
   """
   if run is None:
     return None
-  if not (workdir / outputs.ENCODER).is_dir():
-    encoder = load_encoder(Path(run))
-    if jax.process_index() == 0:
-      interop.save_model(workdir / outputs.ENCODER, encoder)
-    return encoder
-  return load_encoder(workdir, outputs.ENCODER)
+  has_begun = (workdir / outputs.CONFIG).is_file()
+  return load_encoder(workdir, outputs.ENCODER) if has_begun else load_encoder(Path(run))
+
+
+def keep_encoder(workdir: Path, encoder: PatchEncoder | None) -> None:
+  """Copies the encoder that a run begins with into its folder; one process does."""
+  has_begun = (workdir / outputs.CONFIG).is_file()
+  if encoder is not None and not has_begun and jax.process_index() == 0:
+    interop.save_model(workdir / outputs.ENCODER, encoder)
 
 
 def frame_encoder(

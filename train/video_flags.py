@@ -4,8 +4,8 @@ from typing import Any
 
 from data.video_batches import Missing
 from tmem.video_models import METHODS, VideoConfig
-from train import configure, flag_table
-from train.command import Command, Flag, columns
+from train import flag_table, vision_flags
+from train.command import Flag
 from train.config import VideoDataConfig, VideoRun
 from train.errors import FlagError
 from train.parsers import TEXT, Choice, Integer, Number
@@ -46,13 +46,7 @@ DATA = {
   ),
   "label_smoothing": Flag(Number(0, 1), 0.0, "Weight of the loss that is on all classes alike."),
 }
-MODEL = {
-  **flag_table.BLOCKS,
-  **flag_table.PATCHES,
-  "drop_path": flag_table.DROP_PATH,
-  **flag_table.COMPUTE,
-}
-MEMORY = {name: flag for name, flag in flag_table.MEMORY.items() if name != "slot_count"}
+MODEL = {**flag_table.BLOCKS, **vision_flags.PATCHES, **flag_table.COMPUTE}
 
 # One column per preset; a flag given on the command line overrides its row.
 #
@@ -102,8 +96,6 @@ def build(values: dict[str, Any]) -> VideoRun:
     FlagError: if values do not fit together.
     ValueError: if the model refuses them.
   """
-  if values["dataset"] == "folder" and not values["data_path"] and values["mode"] != "online":
-    raise FlagError("--data_path: missing, --dataset=folder needs one")
   if values["mode"] == "online" and not values["input"]:
     raise FlagError("--input: missing, --mode=online needs a video")
   hidden = Missing(frames=values["blank_frames"]).count(values["num_frames"])
@@ -111,43 +103,17 @@ def build(values: dict[str, Any]) -> VideoRun:
     raise FlagError(
       f"--blank_frames={values['blank_frames']}: hides all of --num_frames={hidden} frames"
     )
-  model = configure.pick(
-    VideoConfig,
-    values,
-    classes=1,
-    mlp_features=values["mlp_features"] or None,
-    memory=configure.memory_config(values),
-  )
-  return VideoRun(
-    mode=values["mode"],
-    input=values["input"],
-    every=values["every"],
-    data=configure.pick(VideoDataConfig, values, data_dir=configure.data_dir(values)),
-    model=model,
-    optim=configure.optim_config(values),
-    run=configure.run_config(values),
-    flags=configure.stored(values),
-  )
+  model = vision_flags.model(VideoConfig, values, classes=1)
+  more = {"input": values["input"], "every": values["every"]}
+  return vision_flags.run(VideoRun, VideoDataConfig, model, values, **more)
 
 
-COMMAND = Command(
-  name="video",
-  groups={
-    "Task": TASK,
-    "Data": DATA,
-    "Model": MODEL,
-    "Memory": MEMORY,
-    "Optimisation": flag_table.OPTIM,
-    "Run": flag_table.RUN,
-  },
-  build=build,
-  switches={
-    "allow_missing": "Use the clips that are there, where lists of UCF-101 name more.",
-    **flag_table.SWITCHES,
-  },
-  defaults=flag_table.VISION_DEFAULTS,
-  presets=columns(PRESETS, TABLE),
-  may_change=(*flag_table.MAY_CHANGE, "data_path", "input", "every"),
-  use_may_change=flag_table.EVAL_MAY_CHANGE,
-  renamed=flag_table.RENAMED,
+COMMAND = vision_flags.command(
+  "video",
+  {"Task": TASK, "Data": DATA, "Model": MODEL},
+  build,
+  PRESETS,
+  TABLE,
+  switches={"allow_missing": "Use the clips that are there, where lists of UCF-101 name more."},
+  may_change=("input", "every"),
 )

@@ -8,29 +8,16 @@ from data.errors import DatasetError
 from data.video_file import read_frames, sample_frames
 
 
-def write(path, levels, size=(48, 32), codec="mpeg4"):
-  """A video of frames of these levels of grey, with some noise."""
-  with av.open(str(path), "w") as container:
-    stream = container.add_stream(codec, rate=25)
-    stream.width, stream.height = size
-    stream.pix_fmt = "yuv420p"
-    stream.options = {"qscale": "1"}
-    rng = np.random.default_rng(0)
-    for level in levels:
-      pixels = level + rng.integers(-3, 4, size=(size[1], size[0], 3))
-      pixels = pixels.astype(np.uint8)
-      container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-    container.mux(stream.encode())
-  return path
-
-
 def levels_of(frames):
   return [float(frame.mean()) for frame in frames]
 
 
+WIDE = (48, 32)
+
+
 @pytest.fixture(scope="module")
-def ramp(tmp_path_factory):
-  return write(tmp_path_factory.mktemp("videos") / "ramp.avi", range(10, 210, 10))
+def ramp(write_video, tmp_path_factory):
+  return write_video(tmp_path_factory.mktemp("videos") / "ramp.avi", range(10, 210, 10), WIDE)
 
 
 def test_frames_come_one_by_one_in_order_with_the_shorter_edge_asked_for(ramp):
@@ -46,20 +33,20 @@ def test_a_sample_has_the_middles_of_equal_parts(ramp):
   np.testing.assert_allclose(levels_of(frames), [30, 80, 130, 180], atol=4)  # 2, 7, 12, 17
 
 
-def test_a_short_video_repeats_frames(tmp_path):
-  path = write(tmp_path / "short.avi", [50, 150])
+def test_a_short_video_repeats_frames(write_video, tmp_path):
+  path = write_video(tmp_path / "short.avi", [50, 150], WIDE)
   np.testing.assert_allclose(levels_of(sample_frames(path, 4, 8)), [50, 50, 150, 150], atol=4)
 
 
-def test_the_longer_edge_may_be_the_upright_one(tmp_path):
-  path = write(tmp_path / "tall.avi", [90], size=(32, 64))
+def test_the_longer_edge_may_be_the_upright_one(write_video, tmp_path):
+  path = write_video(tmp_path / "tall.avi", [90], size=(32, 64))
   assert sample_frames(path, 1, 16).shape == (1, 32, 16, 3)
 
 
 @pytest.mark.parametrize("name", ["count.mkv", "count.mp4", "count.mpg"])
-def test_containers_that_do_not_count_their_frames(tmp_path, name):
+def test_containers_of_many_kinds(write_video, tmp_path, name):
   codec = "mpeg1video" if name.endswith("mpg") else "mpeg4"
-  path = write(tmp_path / name, range(10, 210, 10), codec=codec)
+  path = write_video(tmp_path / name, range(10, 210, 10), WIDE, codec)
   np.testing.assert_allclose(levels_of(sample_frames(path, 2, 16)), [60, 160], atol=6)
 
 

@@ -182,6 +182,23 @@ def saved():
 
 
 @pytest.fixture(scope="session")
+def assert_same_model():
+  """Compares two saved models, or a saved one and one in memory, bit for bit."""
+  from tmem import interop
+
+  def check(*models):
+    first, second = (
+      interop.flat_params(interop.load_model(model) if isinstance(model, Path) else model)
+      for model in models
+    )
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+      np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+  return check
+
+
+@pytest.fixture(scope="session")
 def traces():
   """Times and sizes of everything below a folder."""
 

@@ -120,15 +120,11 @@ def test_an_evaluation_repeats_the_result(finished, folder, capsys):
   assert "protocol: middle crops" in capsys.readouterr().out
 
 
-def test_a_run_that_was_stopped_goes_on_exactly(finished, folder, tmp_path):
+def test_a_run_that_was_stopped_goes_on_exactly(finished, folder, tmp_path, assert_same_model):
   image.main(arguments(folder, tmp_path / "run", stop_at=3))
   assert not (tmp_path / "run" / "result.json").exists()
   image.main(arguments(folder, tmp_path / "run"))
-  whole, resumed = (
-    interop.flat_params(interop.load_model(path / "model")) for path in (finished, tmp_path / "run")
-  )
-  for name, value in whole.items():
-    np.testing.assert_array_equal(value, resumed[name], err_msg=name)
+  assert_same_model(finished / "model", tmp_path / "run" / "model")
 
 
 @pytest.mark.parametrize("method", ["base", "local", "registers"])

@@ -2,7 +2,6 @@
 
 import json
 
-import av
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,18 +29,6 @@ SIZES = {
 CLASSES = ("brighter", "darker")
 
 
-def write_video(path, levels):
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with av.open(str(path), "w") as container:
-    stream = container.add_stream("mpeg4", rate=25)
-    stream.width = stream.height = 32
-    stream.pix_fmt = "yuv420p"
-    for level in levels:
-      frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), level, np.uint8), format="rgb24")
-      container.mux(stream.encode(frame))
-    container.mux(stream.encode())
-
-
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +37,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(write_video, tmp_path_factory):
   """Two classes, four videos of each to train on and two for tests; one more is broken."""
   path = tmp_path_factory.mktemp("videos")
   for of, levels in zip(CLASSES, (range(40, 200, 20), range(200, 40, -20)), strict=True):
@@ -138,15 +125,11 @@ def test_an_evaluation_repeats_the_result(finished, folder, capsys):
   assert "test clips: 4" in capsys.readouterr().out
 
 
-def test_a_run_that_was_stopped_goes_on_exactly(finished, folder, tmp_path):
+def test_a_run_that_was_stopped_goes_on_exactly(finished, folder, tmp_path, assert_same_model):
   video.main(arguments(folder, tmp_path / "run", stop_at=3))
   assert not (tmp_path / "run" / "result.json").exists()
   video.main(arguments(folder, tmp_path / "run"))
-  whole, resumed = (
-    interop.flat_params(interop.load_model(path / "model")) for path in (finished, tmp_path / "run")
-  )
-  for name, value in whole.items():
-    np.testing.assert_array_equal(value, resumed[name], err_msg=name)
+  assert_same_model(finished / "model", tmp_path / "run" / "model")
 
 
 @pytest.mark.parametrize("method", ["joint", "registers"])

@@ -10,7 +10,7 @@ from tmem import MemoryConfig, interop
 from tmem.masked_autoencoder import AutoencoderConfig, MaskedAutoencoder
 from tmem.patches import patchify
 from train import video, video_data, video_features
-from train.errors import FlagError
+from train.errors import FlagError, RunError
 from train.video_flags import COMMAND, build
 
 SIZES = {
@@ -22,6 +22,7 @@ SIZES = {
 @pytest.fixture(scope="module", autouse=True)
 def few_digits(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
+    patch.delenv("TMEM_DATA_DIR", raising=False)
     patch.setenv("TMEM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     patch.setattr("data.moving_digits.SPLITS", {"train": 8, "valid": 4, "test": 6})
     yield
@@ -92,12 +93,21 @@ def test_features_are_computed_once(encoder, monkeypatch):
     clips_of(other)
 
 
-def test_the_encoder_that_a_run_began_with_is_kept(finished, encoder, tmp_path):
-  found = video_features.kept_encoder(finished, str(tmp_path / "has gone"))
-  kept = interop.flat_params(found)
-  for name, value in interop.flat_params(encoder).items():
-    np.testing.assert_array_equal(kept[name], value, err_msg=name)
-  assert video_features.kept_encoder(finished, None) is None
+def test_the_encoder_that_a_run_began_with_is_kept(finished, encoder, tmp_path, assert_same_model):
+  found = video_features.encoder_of(finished, str(tmp_path / "has gone"))
+  assert_same_model(found, encoder)
+  assert video_features.encoder_of(finished, None) is None
+
+
+def test_a_start_that_failed_settles_on_no_encoder(
+  encoder, encoder_run, tmp_path, assert_same_model
+):
+  workdir, other = tmp_path / "run", MaskedAutoencoder(encoder.config, rngs=nnx.Rngs(1))
+  interop.save_model(tmp_path / "other" / "model", other)
+  command = ["video", f"--workdir={workdir}", "--preset=smoke", "--dataset=ucf101"]
+  with pytest.raises(RunError, match="ucf101: needs --data_dir"):
+    video.main([*command, f"--encoder={tmp_path / 'other'}"])
+  assert_same_model(video_features.encoder_of(workdir, str(encoder_run)), encoder)
 
 
 def test_a_run_on_features(finished, encoder_run):
@@ -111,18 +121,9 @@ def test_a_run_on_features(finished, encoder_run):
   np.testing.assert_allclose(measured["test_loss"], result["test_loss"], rtol=1e-6)
 
 
-def test_a_run_on_features_watches_videos(finished, tmp_path, capsys):
-  import av
-
-  with av.open(str(tmp_path / "two.avi"), "w") as container:
-    stream = container.add_stream("mpeg4", rate=25)
-    stream.width = stream.height = 32
-    stream.pix_fmt = "yuv420p"
-    for level in (50, 150):
-      pixels = np.full((32, 32, 3), level, np.uint8)
-      container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-    container.mux(stream.encode())
-  video.main(["video", f"--workdir={finished}", "--mode=online", f"--input={tmp_path}/two.avi"])
+def test_a_run_on_features_watches_videos(finished, write_video, tmp_path, capsys):
+  path = write_video(tmp_path / "two.avi", [50, 150])
+  video.main(["video", f"--workdir={finished}", "--mode=online", f"--input={path}"])
   lines = capsys.readouterr().out.splitlines()
   assert [line.split(":")[0] for line in lines] == ["frame 0", "frame 1"]
 
