@@ -21,7 +21,8 @@ Environment:
   RUNS            names of the runs to train, all others are left out of the table too
   PYTHON          the interpreter to make .venv from (default: python3)
 
-Runs (local_wide has as many parameters as tensor_local, local_longer trains for as long a time):
+Runs (local_wide has as many parameters as tensor_local, local_longer trains for as long a time, the states of
+one_cell_256 and grid_256 have as many numbers):
 EOF
   local task
   for task in language image video; do
@@ -41,6 +42,7 @@ local_2              --method=local --seed=2
 tensor_local_2       --method=tensor_local --seed=2
 one_cell             --method=tensor_local --grid=1,1,1
 one_cell_256         --method=tensor_local --grid=1,1,1 --memory_channels=256 --read_heads=1
+grid_256             --method=tensor_local --memory_channels=32
 published_gates      --method=tensor_local --dynamics=convlstm --grid=3,3,3 --memory_channels=32 --read_heads=1
 local_wide           --method=local --mlp_features=728
 local_longer         --method=local --steps=1700
@@ -48,6 +50,7 @@ local_window_64      --method=local --window=64
 base                 --method=base
 base_sln             --method=base_sln
 local_rope           --method=local_rope
+tensor_local_rope    --method=tensor_local_rope
 xl                   --method=xl --carry_state
 linear               --method=linear
 gated_delta          --method=gated_delta

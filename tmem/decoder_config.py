@@ -40,6 +40,7 @@ METHODS = {
   "tensor": Method("full", "memory"),
   "tensor_sln": Method("full", "memory", output_norm=True),
   "tensor_local": Method("window", "memory"),
+  "tensor_local_rope": Method("window", "memory", positions="rotary"),
 }
 # By the field of the configuration that describes it.
 MEMORIES = {"memory": (MemoryConfig, TensorMemory), "slots": (SlotConfig, SlotMemory)}

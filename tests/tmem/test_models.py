@@ -69,6 +69,7 @@ def test_the_methods():
     "tensor": ("full", "memory", False, "learned"),
     "tensor_sln": ("full", "memory", True, "learned"),
     "tensor_local": ("window", "memory", False, "learned"),
+    "tensor_local_rope": ("window", "memory", False, "rotary"),
   }
 
 
