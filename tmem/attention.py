@@ -12,6 +12,7 @@ from tmem.config import at_least_float32
 from tmem.layout import Layout
 from tmem.linear_attention import linear_attention
 from tmem.past import KeysValues, Past
+from tmem.placement import placed
 from tmem.rotary import rotate
 from tmem.typing import Mask, Tokens
 
@@ -256,6 +257,7 @@ class Heads(nnx.Module):
   def split(self, x: Tokens) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys and values of x: [batch, tokens, heads, head_size] each."""
     qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
+    qkv = placed(qkv, "batch", None, None, "heads", None)
     return qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
 
   def join(self, heads: jax.Array) -> Tokens:

@@ -131,8 +131,8 @@ def write_volume(inputs: StepInputs, hidden: Volume) -> Volume:
 
 
 def lstm_update(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """ConvLSTM update from pre-activations [..., 4C] in the order i, f, o, g: (hidden, cell)."""
-  i, f, o, g = jnp.split(gates, 4, axis=-1)
+  """ConvLSTM update from pre-activations [..., 4, C] in the order i, f, o, g: (hidden, cell)."""
+  i, f, o, g = (gates[..., gate, :] for gate in range(4))
   cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
   return jax.nn.sigmoid(o) * jnp.tanh(cell), cell
 

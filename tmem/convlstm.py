@@ -43,7 +43,7 @@ class GateParams(NamedTuple):
 
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
-    both = jnp.concatenate([write_volume(inputs, hidden), hidden], axis=-1)
+    both = jnp.stack([write_volume(inputs, hidden), hidden], axis=-2)
     return lstm_update(factorised_conv(both, *self, dtype=inputs.content.dtype), cell)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
@@ -60,7 +60,7 @@ class GateParams(NamedTuple):
     held = depthwise_conv_inside(
       hidden, window.inside, kernel[..., channels:], bias[..., channels:]
     )
-    both = jnp.concatenate([written, held], axis=-1)
+    both = jnp.stack([written, held], axis=-2)
     return pointwise_mix(both, self.pointwise, self.pointwise_bias, inputs.content.dtype)
 
 

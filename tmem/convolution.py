@@ -6,6 +6,7 @@ from flax import nnx
 
 from tmem.config import MemoryConfig
 from tmem.grid import outer_product
+from tmem.placement import placed
 from tmem.typing import Volume
 
 
@@ -13,12 +14,12 @@ def depthwise_conv(volume: Volume, kernel: jax.Array, bias: jax.Array) -> Volume
   """Three-tap zero-padded depthwise convolutions along each grid axis in turn.
 
   Args:
-    volume: [batch, *grid, channels].
-    kernel: [axes, 3, channels].
-    bias: [axes, channels], added after each axis.
+    volume: [batch, *grid, *channels].
+    kernel: [axes, 3, *channels].
+    bias: [axes, *channels], added after each axis.
 
   Returns:
-    [batch, *grid, channels].
+    [batch, *grid, *channels].
   """
   for axis, (taps, shift) in enumerate(zip(kernel, bias, strict=True), start=1):
     size = volume.shape[axis]
@@ -86,20 +87,40 @@ def write_conv_inside(
 
 
 def pointwise_mix(volume: Volume, matrix: jax.Array, bias: jax.Array, dtype) -> Volume:
-  """Mixes the channels of each cell.
+  """Mixes the channels of each cell into gates.
 
   Args:
-    volume: [batch, *grid, inputs].
-    matrix: [inputs, outputs].
-    bias: [outputs].
+    volume: [batch, *grid, parts, C].
+    matrix: [parts * C, gates * C].
+    bias: [gates * C].
     dtype: compute type of the product.
 
   Returns:
-    [batch, *grid, outputs] in the type of `volume`.
+    [batch, *grid, gates, C] in the type of `volume`.
   """
-  full = volume.dtype
-  product = jnp.matmul(volume.astype(dtype), matrix.astype(dtype), preferred_element_type=full)
-  return product + bias.astype(full)
+  matrix = as_parts(matrix.astype(dtype), volume.shape[-1])
+  return mixed(volume.astype(dtype), matrix, volume.dtype) + bias.astype(volume.dtype).reshape(
+    matrix.shape[2:]
+  )
+
+
+def as_parts(matrix: jax.Array, channels: int) -> jax.Array:
+  """[parts * C, gates * C] -> [parts, C, gates, C].
+
+  Channels stay an axis of their own in every product with the matrix, so that devices can share
+  them: joined with the parts, a device's share would lie across several of those.
+  """
+  return matrix.reshape(-1, channels, matrix.shape[1] // channels, channels)
+
+
+def mixed(volume: Volume, matrix: jax.Array, dtype) -> Volume:
+  """[..., parts, C] times [parts, C, gates, C]: [..., gates, C], summed in `dtype`."""
+  # Devices that share the channels of a state each sum over their own. What is written, the only
+  # part where there is but one, they all know: each makes its own gates, and none sums.
+  if matrix.shape[0] > 1:
+    matrix = placed(matrix, None, "channels", None, None)
+  gates = jnp.einsum("...pc,pcgd->...gd", volume, matrix, preferred_element_type=dtype)
+  return placed(gates, "batch", *(None,) * (gates.ndim - 2), "channels")
 
 
 def factorised_conv(
@@ -113,19 +134,25 @@ def factorised_conv(
   """Depthwise convolutions, then a pointwise mix.
 
   Args:
-    volume: [batch, *grid, inputs].
-    depthwise: [axes, 3, inputs].
-    depthwise_bias: [axes, inputs].
-    pointwise: [inputs, outputs].
-    pointwise_bias: [outputs].
+    volume: [batch, *grid, parts, C].
+    depthwise: [axes, 3, parts * C].
+    depthwise_bias: [axes, parts * C].
+    pointwise: [parts * C, gates * C].
+    pointwise_bias: [gates * C].
     dtype: compute type of the pointwise product; everything else has the type of `volume`.
 
   Returns:
-    [batch, *grid, outputs] in the type of `volume`.
+    [batch, *grid, gates, C] in the type of `volume`.
   """
-  full = volume.dtype
-  mixed = depthwise_conv(volume, depthwise.astype(full), depthwise_bias.astype(full))
-  return pointwise_mix(mixed, pointwise, pointwise_bias, dtype)
+  filtered = depthwise_of_parts(volume, depthwise, depthwise_bias)
+  return pointwise_mix(filtered, pointwise, pointwise_bias, dtype)
+
+
+def depthwise_of_parts(volume: Volume, kernel: jax.Array, bias: jax.Array) -> Volume:
+  """`depthwise_conv` of [batch, *grid, parts, C] by [axes, 3, parts * C] and [axes, parts * C]."""
+  parts, full = volume.shape[-2:], volume.dtype
+  kernel = kernel.astype(full).reshape(*kernel.shape[:2], *parts)
+  return depthwise_conv(volume, kernel, bias.astype(full).reshape(-1, *parts))
 
 
 def convolved_factors(

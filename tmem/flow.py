@@ -8,7 +8,7 @@ from flax import nnx
 
 from tmem.cell import MemoryState, StepInputs, lstm_update, memory_step, write_volume
 from tmem.config import MemoryConfig
-from tmem.convolution import FactorisedConv, conv_shapes, depthwise_conv, factorised_conv
+from tmem.convolution import FactorisedConv, conv_shapes, depthwise_of_parts, factorised_conv
 from tmem.grid import cell_positions, corner_weights, read_corners
 from tmem.typing import Coords, Grid, Volume
 
@@ -42,17 +42,18 @@ class FlowParams(NamedTuple):
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`: hidden and cell are warped first, then written as published."""
     volume = write_volume(inputs, hidden)
-    moves = self._displacement(jnp.concatenate([volume, hidden], axis=-1))
+    moves = self._displacement(jnp.stack([volume, hidden], axis=-2))
     hidden, cell = warp(hidden, moves), warp(cell, moves)
-    both = jnp.concatenate([volume, hidden], axis=-1)
+    both = jnp.stack([volume, hidden], axis=-2)
     gates = factorised_conv(both, *self[:4], dtype=inputs.content.dtype)
     return lstm_update(gates, cell)
 
   def _displacement(self, both: Volume) -> Coords:
     """Where each cell's contents come from: [batch, *grid, axes], in cells, last axis first."""
-    dtype = both.dtype
-    mixed = depthwise_conv(both, self.depthwise.astype(dtype), self.depthwise_bias.astype(dtype))
-    return REACH * jnp.tanh(mixed @ self.flow.astype(dtype) + self.flow_bias.astype(dtype))
+    filtered = depthwise_of_parts(both, self.depthwise, self.depthwise_bias)
+    flow = self.flow.astype(both.dtype).reshape(*both.shape[-2:], -1)
+    moves = jnp.tensordot(filtered, flow, axes=2)
+    return REACH * jnp.tanh(moves + self.flow_bias.astype(both.dtype))
 
 
 class FlowConv(FactorisedConv):

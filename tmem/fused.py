@@ -15,16 +15,17 @@ import jax.numpy as jnp
 
 from tmem.cell import MemoryState, StepInputs, cleared, lstm_update, select_rows
 from tmem.convlstm import GateParams
-from tmem.convolution import convolved_factors, factorised_conv
+from tmem.convolution import as_parts, convolved_factors, factorised_conv, mixed
 from tmem.grid import corner_weights, gaussian_factors, outer_product, read_corners
+from tmem.placement import placed
 from tmem.rows import add_rows, pick_rows
 from tmem.typing import Grid, Volume
 
 
 class _Weights(NamedTuple):
   taps: jax.Array  # [axes, 3, C] depthwise kernel of the hidden half, without bias
-  pointwise: jax.Array  # [2C, 4C] in the compute type
-  bias: jax.Array  # [*grid, 4C] every bias of the gate convolution
+  pointwise: jax.Array  # [2, C, 4, C] in the compute type
+  bias: jax.Array  # [*grid, 4, C] every bias of the gate convolution
 
 
 class _Chunk(NamedTuple):
@@ -44,7 +45,7 @@ def fused_scan(
   taps = params.depthwise.astype(dtype)
   weights = _Weights(
     taps=taps[..., channels:],
-    pointwise=params.pointwise.astype(inputs.content.dtype),
+    pointwise=as_parts(params.pointwise.astype(inputs.content.dtype), channels),
     bias=_bias_volume(params, grid, dtype),
   )
   chunks = _Chunk(
@@ -58,8 +59,8 @@ def fused_scan(
 
 
 def _bias_volume(params: GateParams, grid: Grid, dtype) -> jax.Array:
-  """What the gate convolution makes of an empty input: [*grid, 4C]."""
-  empty = jnp.zeros((1, *grid, params.pointwise.shape[0]), dtype)
+  """What the gate convolution makes of an empty input: [*grid, 4, C]."""
+  empty = jnp.zeros((1, *grid, 2, params.pointwise.shape[0] // 2), dtype)
   return factorised_conv(empty, *params, dtype=dtype)[0]
 
 
@@ -104,23 +105,22 @@ def _conv_backward(
 
 
 def _gate_inputs(weights: _Weights, hidden: Volume, factors) -> tuple[list[jax.Array], jax.Array]:
-  """The convolution stages of `hidden`, and the product's input [batch, *grid, 2C]."""
+  """The convolution stages of `hidden`, and the product's input [batch, *grid, 2, C]."""
   stages = _conv_stages(hidden, weights.taps)
-  mixed = jnp.concatenate([outer_product(factors), stages[-1]], axis=-1)
-  return stages, mixed.astype(weights.pointwise.dtype)
+  both = jnp.stack([outer_product(factors), stages[-1]], axis=-2)
+  return stages, both.astype(weights.pointwise.dtype)
 
 
-def _gates(weights: _Weights, mixed: jax.Array) -> jax.Array:
-  product = jnp.matmul(mixed, weights.pointwise, preferred_element_type=weights.bias.dtype)
-  return product + weights.bias
+def _gates(weights: _Weights, both: jax.Array) -> jax.Array:
+  return mixed(both, weights.pointwise, weights.bias.dtype) + weights.bias
 
 
 def _step(weights: _Weights, carry, chunk: _Chunk):
   hidden, cell = carry
   read = read_corners(hidden, chunk.cells, chunk.weights)
   hidden, cell = cleared(chunk.clear, hidden), cleared(chunk.clear, cell)
-  _, mixed = _gate_inputs(weights, hidden, chunk.factors)
-  new_hidden, new_cell = lstm_update(_gates(weights, mixed), cell)
+  _, both = _gate_inputs(weights, hidden, chunk.factors)
+  new_hidden, new_cell = lstm_update(_gates(weights, both), cell)
   carry = select_rows(chunk.write, new_hidden, hidden), select_rows(chunk.write, new_cell, cell)
   return carry, read
 
@@ -161,20 +161,18 @@ def _step_backward(weights: _Weights, carry, step):
   after_hidden_grad, after_cell_grad, sums = carry
   (before, cell), chunk, read_grad = step
   hidden, cell = cleared(chunk.clear, before), cleared(chunk.clear, cell)
-  stages, mixed = _gate_inputs(weights, hidden, chunk.factors)
+  stages, both = _gate_inputs(weights, hidden, chunk.factors)
   gate_grad, cell_grad = _update_backward(
-    _gates(weights, mixed), cell, after_hidden_grad, after_cell_grad
+    _gates(weights, both), cell, after_hidden_grad, after_cell_grad
   )
   if chunk.write is not None:
     gate_grad = select_rows(chunk.write, gate_grad, jnp.zeros_like(gate_grad))
   cell_grad = select_rows(chunk.write, cell_grad, after_cell_grad)
 
-  channels = hidden.shape[-1]
-  flat_mixed = mixed.reshape(-1, 2 * channels)
-  flat_grad = gate_grad.astype(mixed.dtype).reshape(-1, 4 * channels)
-  product = functools.partial(jnp.matmul, preferred_element_type=hidden.dtype)
-  mixed_grad = product(flat_grad, weights.pointwise.T).reshape(*hidden.shape[:-1], 2 * channels)
-  hidden_grad, taps_grad = _conv_backward(stages, weights.taps, mixed_grad[..., channels:])
+  product = functools.partial(jnp.einsum, preferred_element_type=hidden.dtype)
+  factor = placed(gate_grad.astype(both.dtype), "batch", *(None,) * (gate_grad.ndim - 1))
+  both_grad = product("...gd,pcgd->...pc", factor, weights.pointwise)
+  hidden_grad, taps_grad = _conv_backward(stages, weights.taps, both_grad[..., 1, :])
   if chunk.write is not None:
     kept = select_rows(chunk.write, jnp.zeros_like(after_hidden_grad), after_hidden_grad)
     hidden_grad = hidden_grad + kept
@@ -183,30 +181,35 @@ def _step_backward(weights: _Weights, carry, step):
   hidden_grad, corner_grad = _read_backward(before, chunk, read_grad, hidden_grad)
   sums = _Weights(
     taps=sums.taps + taps_grad,
-    pointwise=sums.pointwise + product(flat_mixed.T, flat_grad),
+    pointwise=sums.pointwise + product("npc,ngd->pcgd", _by_cell(both), _by_cell(factor)),
     bias=sums.bias + jnp.sum(gate_grad, axis=0),
   )
-  factor_grads = _outer_product_backward(chunk.factors, mixed_grad[..., :channels])
+  factor_grads = _outer_product_backward(chunk.factors, both_grad[..., 0, :])
   chunk_grad = _Chunk(factor_grads, None, corner_grad, None, None)
   return (hidden_grad, cell_grad, sums), chunk_grad
 
 
 def _update_backward(gates, cell, after_hidden_grad, after_cell_grad):
   """Gradients of `lstm_update` towards the pre-activations and the cell before it."""
-  i, f, o, g = jnp.split(gates, 4, axis=-1)
-  i, f, o, g = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jax.nn.sigmoid(o), jnp.tanh(g)
+  i, f, o = (jax.nn.sigmoid(gates[..., gate, :]) for gate in range(3))
+  g = jnp.tanh(gates[..., 3, :])
   squashed = jnp.tanh(f * cell + i * g)
   grad = after_cell_grad + after_hidden_grad * o * (1.0 - squashed * squashed)
-  gate_grad = jnp.concatenate(
+  gate_grad = jnp.stack(
     [
       grad * g * (i * (1.0 - i)),
       grad * cell * (f * (1.0 - f)),
       after_hidden_grad * squashed * (o * (1.0 - o)),
       grad * i * (1.0 - g * g),
     ],
-    axis=-1,
+    axis=-2,
   )
   return gate_grad, grad * f
+
+
+def _by_cell(volume: jax.Array) -> jax.Array:
+  """[batch, *grid, parts, C] -> [batch * cells, parts, C]."""
+  return volume.reshape(-1, *volume.shape[-2:])
 
 
 def _read_backward(hidden, chunk: _Chunk, read_grad, hidden_grad):

@@ -12,6 +12,7 @@ from tmem.config import MemoryConfig
 from tmem.dynamics import DYNAMICS
 from tmem.grid import nearest_cell
 from tmem.layout import checked_reset
+from tmem.placement import placed
 from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
 from tmem.typing import Coords, Mask, Spread, Tokens
@@ -79,7 +80,7 @@ class TensorMemory(RecurrentMemory):
     """See `RecurrentMemory`."""
     state, reads = memory_scan(
       self.gates.params(),
-      state,
+      _placed(state),
       jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), self._step_inputs(parts)),
       window=self.config.window if self.config.update == "window" else None,
       implementation=self.config.implementation,
@@ -89,7 +90,7 @@ class TensorMemory(RecurrentMemory):
     fresh = parts.fresh()
     if fresh is not None:
       reads = jnp.where(fresh[..., None], 0, reads)
-    return self.output(reads), state
+    return self.output(reads), _placed(state)
 
   def _fetched(self, reads: jax.Array) -> jax.Array:
     """What each query got, from the reads of every step: [batch, chunks, queries, heads * C]."""
@@ -185,6 +186,12 @@ class TensorMemory(RecurrentMemory):
     if config.sigma_min is None and config.sigma_max is None:
       return spread
     return jnp.clip(spread, config.sigma_min, config.sigma_max)
+
+
+def _placed(state: MemoryState) -> MemoryState:
+  """The state with its rows and channels where they belong on a mesh."""
+  axes = ("batch", *(None,) * (state.hidden.ndim - 2), "channels")
+  return state._replace(hidden=placed(state.hidden, *axes), cell=placed(state.cell, *axes))
 
 
 def _first_of(chunks: jax.Array, heads: int) -> jax.Array:

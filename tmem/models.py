@@ -10,6 +10,7 @@ from tmem.config import at_least_float32, check_int
 from tmem.decoder import Decoder, States, Stream
 from tmem.decoder_config import DecoderConfig
 from tmem.layout import Layout, checked_reset
+from tmem.placement import placed
 from tmem.recurrent import check_mask
 from tmem.typing import Logits, Mask, TokenIds, Tokens
 
@@ -126,14 +127,17 @@ class LanguageModel(Decoder):
   def _embed(self, tokens: TokenIds) -> tuple[Tokens, jax.Array]:
     """The tokens' features, zeros for an unknown id, and which of the ids are known."""
     known = (tokens >= 0) & (tokens < self.config.vocab_size)
-    x = self.embedding(jnp.where(known, tokens, 0))
+    x = jnp.take(self._table(), jnp.where(known, tokens, 0), axis=0)
     return jnp.where(known[..., None], x, 0), known
 
   def _logits(self, x: jax.Array, known: jax.Array) -> Logits:
     x = jnp.where(known[..., None], x, jnp.nan)
     dtype = at_least_float32(self.config.dtype)
-    table = self.embedding.embedding[...].astype(self.config.dtype)
-    return jnp.matmul(x, table.T, preferred_element_type=dtype)
+    return jnp.matmul(x, self._table().T, preferred_element_type=dtype)
+
+  def _table(self) -> jax.Array:
+    """The features of every token type, [vocab_size, features], in the compute type."""
+    return placed(self.embedding.embedding[...].astype(self.config.dtype), "vocabulary", None)
 
   def _check_ids(self, tokens: TokenIds) -> None:
     if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):

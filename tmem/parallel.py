@@ -11,6 +11,7 @@ from tmem.cell import StepInputs, lstm_update, write_volume
 from tmem.config import MemoryConfig
 from tmem.convolution import (
   FactorisedConv,
+  as_parts,
   conv_shapes,
   convolved_factors,
   factorised_conv,
@@ -45,9 +46,8 @@ class ParallelParams(NamedTuple):
 
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
-    return lstm_update(
-      factorised_conv(write_volume(inputs, hidden), *self, dtype=inputs.content.dtype), cell
-    )
+    written = write_volume(inputs, hidden)[..., None, :]
+    return lstm_update(factorised_conv(written, *self, dtype=inputs.content.dtype), cell)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""
@@ -58,18 +58,20 @@ class ParallelParams(NamedTuple):
       self.depthwise.astype(hidden.dtype),
       self.depthwise_bias.astype(hidden.dtype),
     )
-    return pointwise_mix(written, self.pointwise, self.pointwise_bias, inputs.content.dtype)
+    dtype = inputs.content.dtype
+    return pointwise_mix(written[..., None, :], self.pointwise, self.pointwise_bias, dtype)
 
   def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["MatrixGate", ...], Drive]:
     """See `tmem.diagonal.DiagonalGates`."""
-    empty = jnp.zeros((1, *grid, self.pointwise.shape[0]), dtype)
-    bias = factorised_conv(empty, *self, dtype=dtype).reshape(-1, self.pointwise.shape[1])
-    matrix = self.pointwise.astype(inputs.content.dtype)
-    gates = zip(jnp.split(matrix, 4, axis=1), jnp.split(bias, 4, axis=1), strict=True)
+    channels = self.pointwise.shape[0]
+    empty = jnp.zeros((1, *grid, 1, channels), dtype)
+    bias = factorised_conv(empty, *self, dtype=dtype).reshape(-1, 4, channels)
+    matrix = as_parts(self.pointwise.astype(inputs.content.dtype), channels)[0]
     factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
     first, *others = convolved_factors(factors, self.depthwise.astype(dtype))
     first = first * inputs.content.astype(dtype)[..., None, :]
-    return tuple(MatrixGate(*gate) for gate in gates), Drive((first, *others), (None,) * 4)
+    gates = tuple(MatrixGate(matrix[:, gate], bias[:, gate]) for gate in range(4))
+    return gates, Drive((first, *others), (None,) * 4)
 
 
 class MatrixGate(NamedTuple):

@@ -51,7 +51,7 @@ class SelectiveParams(NamedTuple):
     biases = jnp.split(self.bias.astype(gaussian.dtype), 4)
     vectors = (v.reshape(len(v), *ones, -1) for v in self.vectors(inputs, gaussian.dtype))
     gates = (gaussian * vector + bias for vector, bias in zip(vectors, biases, strict=True))
-    return jnp.concatenate(tuple(gates), axis=-1)
+    return jnp.stack(tuple(gates), axis=-2)
 
   def linear(self, inputs: StepInputs, grid: Grid, dtype) -> tuple[tuple["VectorGate", ...], Drive]:
     """See `tmem.diagonal.DiagonalGates`."""

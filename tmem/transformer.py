@@ -12,6 +12,7 @@ from tmem.gated_delta import GatedDelta
 from tmem.layer_norm import LayerNorm
 from tmem.layout import Layout
 from tmem.past import Past
+from tmem.placement import placed
 from tmem.recurrent import RecurrentMemory
 from tmem.segment_attention import SegmentAttention
 from tmem.typing import Tokens
@@ -60,6 +61,7 @@ class Mlp(nnx.Module):
   def __call__(self, x: Tokens, key: jax.Array | None = None) -> Tokens:
     """[..., features] -> [..., features]; dropout is on iff a key is given."""
     hidden = jax.nn.gelu(self.up(x), approximate=False)
+    hidden = placed(hidden, "batch", *(None,) * (x.ndim - 2), "hidden")
     return self.down(apply_dropout(self.dropout, hidden, key))
 
 

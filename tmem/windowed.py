@@ -1,7 +1,7 @@
 """The fast scan of writes that update a window of cells and leave all others as they are.
 
 Cost and traffic of a step depend on the window, not on the grid. h and c lie side by side as rows
-[batch, cells, 2C]. A step gathers, at once, the rows around its write and those of its reads, and
+[batch, cells, 2, C]. A step gathers, at once, the rows around its write and those of its reads, and
 scatters the window back. That the scatter depends on the one gather of the step is what lets
 XLA update the rows in place; a read that merely came first would cost a copy of the state.
 
@@ -27,7 +27,7 @@ from tmem.rows import add_rows, put_rows, take_rows
 from tmem.typing import Coords, Features, Grid, Spread, Volume
 from tmem.window import Window, window_at
 
-Rows = jax.Array  # [batch, cells, 2C]: h and c of every cell
+Rows = jax.Array  # [batch, cells, 2, C]: h and c of every cell
 
 
 class WindowGates(Gates, Protocol):
@@ -48,7 +48,7 @@ class WindowGates(Gates, Protocol):
       window: with a halo of `halo` cells.
 
     Returns:
-      [batch, *window.core().shape, 4 * channels] in the order i, f, o, g.
+      [batch, *window.core().shape, 4, channels] in the order i, f, o, g.
     """
 
 
@@ -82,28 +82,31 @@ def windowed_scan(
   """Same contract as `tmem.scan.plain_scan`, with an update of `window` cells per axis."""
   shape = state.hidden.shape
   plan = _Plan(shape[1:-1], window)
-  rows = jnp.concatenate([state.hidden, state.cell], axis=-1)
-  rows = rows.reshape(shape[0], -1, 2 * shape[-1])
+  rows = jnp.stack([state.hidden, state.cell], axis=-2)
+  rows = rows.reshape(shape[0], -1, 2, shape[-1])
   corners, weights = corner_weights(inputs.read_at, plan.grid)
   corners = corners.reshape(*corners.shape[:2], -1)
   write_at, content, spread, write, clear = inputs[1:]
   chunks = _Chunk(write_at, content, spread, weights, write, corners, clear)
   carry, reads = _scan(plan, params, (rows, _first_epochs(rows, clear)), chunks)
-  hidden, cell = jnp.split(_alive_at_last(carry).reshape(*shape[:-1], -1), 2, axis=-1)
+  rows = _alive_at_last(carry)
+  hidden, cell = (rows[:, :, half].reshape(shape) for half in range(2))
   return state._replace(hidden=hidden, cell=cell), reads
 
 
 def _first_epochs(rows: Rows, clear: jax.Array | None) -> _Epochs | None:
   if clear is None:
     return None
-  batch, cells, _ = rows.shape
+  batch, cells = rows.shape[:2]
   return _Epochs(jnp.zeros((batch, cells, 1), jnp.int32), jnp.zeros((batch, 1, 1), jnp.int32))
 
 
 def _alive_at_last(carry: _Carry) -> Rows:
   """The rows; zeros if no window held them since they were emptied."""
   rows, epochs = carry
-  return rows if epochs is None else jnp.where(epochs.cells >= epochs.rows, rows, 0)
+  if epochs is None:
+    return rows
+  return jnp.where((epochs.cells >= epochs.rows)[..., None], rows, 0)
 
 
 def _places(plan: _Plan, halo: int, chunk: _Chunk, alive: _Alive = None):
@@ -120,14 +123,14 @@ def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array)
   """What a step makes of the rows that it gathered: new (h, c) [batch, cells, C], and the read."""
   inputs = StepInputs(None, chunk.write_at, chunk.content, chunk.spread)
   window = window_at(chunk.write_at, plan.window, plan.grid, params.halo)
-  cells, channels = math.prod(window.shape), gathered.shape[-1] // 2
-  around = gathered[:, :cells].reshape(len(gathered), *window.shape, 2 * channels)
-  corners = gathered[:, cells:, :channels].reshape(*chunk.weights.shape, channels)
+  cells, channels = math.prod(window.shape), gathered.shape[-1]
+  around = gathered[:, :cells].reshape(len(gathered), *window.shape, 2, channels)
+  corners = gathered[:, cells:, 0].reshape(*chunk.weights.shape, channels)
   read = jnp.sum(corners * chunk.weights[..., None].astype(corners.dtype), axis=2)
 
   old = window.cut(around)
-  gates = params.window_preactivations(inputs, around[..., :channels], window)
-  hidden, cell = jnp.split(old, 2, axis=-1)
+  gates = params.window_preactivations(inputs, around[..., 0, :], window)
+  hidden, cell = old[..., 0, :], old[..., 1, :]
   new_hidden, new_cell = lstm_update(gates, cell)
   new = select_rows(chunk.write, new_hidden, hidden), select_rows(chunk.write, new_cell, cell)
   return tuple(a.reshape(len(gathered), -1, channels) for a in new), read
@@ -141,11 +144,10 @@ def _step(plan: _Plan, params: WindowGates, carry: _Carry, chunk: _Chunk):
   epochs, alive = _next_epochs(plan, params.halo, epochs, chunk, places, own)
   old = _core(plan, params.halo, gathered)
   if alive is not None:
-    gathered = jnp.where(jnp.concatenate(alive, axis=1)[..., None], gathered, 0)
+    gathered = jnp.where(jnp.concatenate(alive, axis=1)[..., None, None], gathered, 0)
   new, read = _local(plan, params, chunk, gathered)
   # One after the other: XLA does not vectorise on a CPU what it computes into a joined array.
-  channels = rows.shape[-1] // 2
-  for half, own_new in zip((slice(channels), slice(channels, None)), new, strict=True):
+  for half, own_new in enumerate(new):
     rows = put_rows(rows, own, own_new, half)
   return (rows, epochs), (read, old, alive)
 
@@ -180,10 +182,10 @@ def _scan_forward(plan, params, carry, chunks):
 def _core(plan: _Plan, halo: int, gathered: jax.Array) -> jax.Array:
   """The window without its halo among what was gathered: [batch, cells, channels]."""
   shape = [min(w, n) + 2 * halo for w, n in zip(plan.window, plan.grid, strict=True)]
-  around = gathered[:, : math.prod(shape)].reshape(len(gathered), *shape, -1)
+  around = gathered[:, : math.prod(shape)].reshape(len(gathered), *shape, *gathered.shape[2:])
   for axis, size in enumerate(shape, start=1):
     around = jax.lax.slice_in_dim(around, halo, size - halo, axis=axis)
-  return around.reshape(len(gathered), -1, gathered.shape[-1])
+  return around.reshape(len(gathered), -1, *gathered.shape[2:])
 
 
 def _scan_backward(plan, residuals, grads):
@@ -208,7 +210,7 @@ def _step_backward(plan: _Plan, params: WindowGates, carry, now):
 
   def local(params, floats, gathered):
     new, read = _local(plan, params, _Chunk(*floats, *chunk[4:]), gathered)
-    return jnp.concatenate(new, axis=-1), read
+    return jnp.stack(new, axis=-2), read
 
   _, backward = jax.vjp(local, params, tuple(chunk[:4]), take_rows(rows, places))
   params_grad, floats_grad, gathered_grad = backward((new_grad, read_grad))

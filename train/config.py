@@ -98,7 +98,7 @@ class RunConfig:
       checkpoint in `workdir`.
     init_from: run, or one of its checkpoints, whose parameters training starts from; None: from
       random ones.
-    mesh: sizes of the mesh axes (data, fsdp); one of them may be -1.
+    mesh: sizes of the mesh axes (data, fsdp, model); one of them may be -1.
   """
 
   workdir: Path
@@ -116,7 +116,7 @@ class RunConfig:
   stop_at: int = 0
   checkpoint: Path | None = None
   init_from: Path | None = None
-  mesh: tuple[int, int] = (-1, 1)
+  mesh: tuple[int, int, int] = (-1, 1, 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from train.losses import Batch, Carried, LossFn, Sums, as_carried
 from train.metrics import weighted_means
-from train.sharding import batch_sharding, put_global_batch, replicated
+from train.sharding import carry_shardings, on_mesh, put_global_batch, replicated
 
 
 def make_evaluate(
@@ -30,15 +30,20 @@ def make_evaluate(
   """
   carried = as_carried(loss_fn)
 
+  def in_place(carry: Any) -> Any:
+    return jax.lax.with_sharding_constraint(carry, carry_shardings(carry, mesh))
+
   def eval_step(params: Any, carry: Any, batch: Batch) -> tuple[Sums, Any]:
-    return carried.loss(nnx.merge(graphdef, params), carry, batch, None)
+    sums, carry = carried.loss(nnx.merge(graphdef, params), carry, batch, None)
+    return sums, in_place(carry)
 
   def init(params: Any, rows: int) -> Any:
-    return carried.init(nnx.merge(graphdef, params), rows)
+    return in_place(carried.init(nnx.merge(graphdef, params), rows))
 
-  by_row = batch_sharding(mesh)
-  eval_step = jax.jit(eval_step, donate_argnums=1, out_shardings=(replicated(mesh), by_row))
-  init = jax.jit(init, static_argnums=1, out_shardings=by_row)
+  eval_step = jax.jit(
+    on_mesh(mesh, eval_step), donate_argnums=1, out_shardings=(replicated(mesh), None)
+  )
+  init = jax.jit(init, static_argnums=1)
 
   def evaluate(
     params: Any,

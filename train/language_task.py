@@ -152,7 +152,7 @@ def read_trained(config: LanguageRun) -> tuple[LanguageModel, text.Tokenizer, np
       f" (state_scope={model.state_scope}), and a stream has no end"
     )
   graphdef, params, _ = inference.restore_trained(
-    lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
+    lambda rngs: LanguageModel(model, rngs=rngs), config.run, make_mesh((1, 1, 1), 1)
   )
   return nnx.merge(graphdef, params), tokenizer, prompt
 

@@ -159,7 +159,7 @@ class Grid(flags.ArgumentParser):
 class MeshSizes(flags.ArgumentParser):
   """Sizes of the mesh axes, kept as text; `mesh_sizes` reads it."""
 
-  syntactic_help = "devices per axis, -1 for all that remain, as in data:-1,fsdp:1"
+  syntactic_help = "devices per axis, -1 for all that remain, as in data:-1,fsdp:1,model:1"
 
   def parse(self, argument: Any) -> str:
     """Returns `argument`, or raises ValueError saying what is expected."""
@@ -167,29 +167,29 @@ class MeshSizes(flags.ArgumentParser):
     return argument
 
 
-def mesh_sizes(text: str) -> tuple[int, int]:
+def mesh_sizes(text: str) -> tuple[int, ...]:
   """Reads sizes of the mesh axes.
 
   Args:
     text: as in "data:2,fsdp:4"; an axis that is not named has one device.
 
   Returns:
-    Devices on the axes data and fsdp; -1 on at most one of them.
+    Devices on the axes data, fsdp and model; -1 on at most one of them.
 
   Raises:
     ValueError: if that is not what `text` says.
   """
-  sizes = {"data": 1, "fsdp": 1}
+  sizes = {"data": 1, "fsdp": 1, "model": 1}
   try:
     for part in text.split(","):
       axis, size = part.split(":")
       sizes[axis.strip()] = int(size)
   except ValueError:
     raise ValueError(f"expected {MeshSizes.syntactic_help}") from None
-  counts = (sizes["data"], sizes["fsdp"])
-  if len(sizes) > 2:
-    raise ValueError("expected the axes data and fsdp, as in data:-1,fsdp:1")
-  if any(count < 1 and count != -1 for count in counts) or counts == (-1, -1):
+  counts = tuple(sizes.values())
+  if len(counts) > 3:
+    raise ValueError("expected the axes data, fsdp and model, as in data:-1,fsdp:1,model:1")
+  if any(count < 1 and count != -1 for count in counts) or counts.count(-1) > 1:
     raise ValueError("expected sizes of at least 1, or -1 on one axis")
   return counts
 

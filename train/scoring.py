@@ -32,7 +32,7 @@ def score(config: LanguageRun) -> None:
   """
   model, tokenizer, _ = language_task.read_trained(config)
   graphdef, params = nnx.split(model)
-  evaluate = make_evaluate(graphdef, stream_loss, make_mesh((1, 1), 1))
+  evaluate = make_evaluate(graphdef, stream_loss, make_mesh((1, 1, 1), 1))
   size = 0
 
   def pieces() -> Iterator[np.ndarray]:

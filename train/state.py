@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from train.losses import Batch, Carried, LossFn, as_carried
-from train.sharding import batch_sharding, replicated, tree_shardings
+from train.sharding import batch_sharding, carry_shardings, on_mesh, replicated, tree_shardings
 
 DROPOUT_STREAM = 1
 
@@ -83,9 +83,7 @@ def make_setup(
   seed = np.uint32(seed)
   shapes = jax.eval_shape(init, seed)
   shardings = tree_shardings(shapes, mesh)
-  shardings = shardings._replace(
-    carry=jax.tree.map(lambda leaf: batch_sharding(mesh), shapes.carry)
-  )
+  shardings = shardings._replace(carry=carry_shardings(shapes.carry, mesh))
   abstract = jax.tree.map(
     lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
     shapes,
@@ -165,7 +163,7 @@ def make_train_step(
 
   shardings = jax.tree.map(lambda leaf: leaf.sharding, setup.abstract)
   compiled = jax.jit(
-    train_step,
+    on_mesh(mesh, train_step),
     donate_argnums=1,
     in_shardings=(replicated(mesh), shardings, batch_sharding(mesh)),
     out_shardings=(shardings, replicated(mesh)),

@@ -78,7 +78,7 @@ def read_trained(config: VideoRun) -> tuple[VideoClassifier, list[str]]:
   if len(classes) != model.classes:
     raise RunError(f"{path}: names {len(classes)} classes, its model tells {model.classes}")
   graphdef, params, _ = inference.restore_trained(
-    lambda rngs: VideoClassifier(model, rngs=rngs), config.run, make_mesh((1, 1), 1)
+    lambda rngs: VideoClassifier(model, rngs=rngs), config.run, make_mesh((1, 1, 1), 1)
   )
   return nnx.merge(graphdef, params), classes
 

@@ -26,7 +26,7 @@ def setup_of(width=4, **more):
   def build(rngs):
     return Net(width, rngs, **more)
 
-  return make_setup(build, optax.adam(1e-3), make_mesh((1, 1), 1), seed=0)
+  return make_setup(build, optax.adam(1e-3), make_mesh((1, 1, 1), 1), seed=0)
 
 
 def state_at(step, setup=None):

@@ -62,7 +62,7 @@ def test_evaluation_equals_the_mean_over_all_tokens_whatever_the_batches():
   targets = rng.integers(0, 3, 22)
   expected = -np.log(probabilities)[targets].mean()
   graphdef, params = nnx.split(Unigram(np.log(probabilities)))
-  evaluate = make_evaluate(graphdef, language_loss, make_mesh((1, 1), 1))
+  evaluate = make_evaluate(graphdef, language_loss, make_mesh((1, 1, 1), 1))
   for rows in (1, 2, 3):
     padded = np.zeros(-(-22 // (4 * rows)) * 4 * rows, np.int32)
     padded[:22] = targets
@@ -84,5 +84,5 @@ def test_evaluation_equals_the_mean_over_all_tokens_whatever_the_batches():
 
 def test_evaluation_stops_when_asked():
   graphdef, params = nnx.split(Unigram(np.zeros(3)))
-  evaluate = make_evaluate(graphdef, language_loss, make_mesh((1, 1), 1))
+  evaluate = make_evaluate(graphdef, language_loss, make_mesh((1, 1, 1), 1))
   assert evaluate(jax.tree.map(lambda x: x, nnx.to_pure_dict(params)), [{}], lambda: True) is None

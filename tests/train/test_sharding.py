@@ -3,9 +3,13 @@ import json
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec
 
+from tmem.models import LanguageConfig, LanguageModel
+from train.config import OptimConfig
 from train.errors import FlagError
+from train.optim import make_optimizer
 from train.sharding import (
   batch_sharding,
   make_mesh,
@@ -21,7 +25,7 @@ import json, sys
 import jax, numpy as np
 from train import flags, language_task
 from train.language_flags import COMMAND
-from train.losses import language_loss
+from train.losses import as_carried
 from train.evaluate import make_evaluate
 from train.optim import learning_rate_schedule, make_optimizer
 from train.parsers import mesh_sizes
@@ -33,14 +37,16 @@ def run(mesh_text, arguments):
   task = language_task.make_task(config, language_task.load_corpus(config.data))
   mesh = make_mesh(mesh_sizes(mesh_text), config.run.batch_size // config.optim.accumulate)
   optimizer = make_optimizer(config.optim)
-  setup = make_setup(task.build, optimizer, mesh, 0)
-  step = make_train_step(setup, language_loss, optimizer, learning_rate_schedule(config.optim),
+  carried = as_carried(task.loss_fn)
+  setup = make_setup(task.build, optimizer, mesh, 0,
+                     lambda model: carried.init(model, config.run.batch_size))
+  step = make_train_step(setup, carried, optimizer, learning_rate_schedule(config.optim),
                          mesh, seed=0, accumulate=config.optim.accumulate)
   state, batches, losses = setup.init(), task.train_batches(), []
   for _ in range(3):
     state, metrics = step(state, put_local_batch(next(batches), mesh))
     losses.append(float(metrics["loss"]))
-  evaluate = make_evaluate(setup.graphdef, language_loss, mesh)
+  evaluate = make_evaluate(setup.graphdef, task.eval_loss_fn, mesh)
   leaves = jax.tree.leaves((state.params, state.opt_state))
   return {
     "devices": len(mesh.devices.flat),
@@ -58,15 +64,16 @@ print(json.dumps({mesh: run(mesh, sys.argv[2:]) for mesh in meshes}))
 
 
 def test_one_device_is_a_mesh_of_one():
-  mesh = make_mesh((-1, 1), jax.device_count())
-  assert dict(mesh.shape) == {"data": jax.device_count(), "fsdp": 1}
+  mesh = make_mesh((-1, 1, 1), jax.device_count())
+  assert dict(mesh.shape) == {"data": jax.device_count(), "fsdp": 1, "model": 1}
 
 
 @pytest.mark.parametrize(
   ("sizes", "message"),
   [
-    ((3, 1), r"--mesh=data:3,fsdp:1: 3 does not divide the \d+ devices there are"),
-    ((-1, 7), r"--mesh=data:-1,fsdp:7: 7 does not divide the \d+ devices"),
+    ((3, 1, 1), r"--mesh=data:3,fsdp:1,model:1: 3 does not divide the \d+ devices there are"),
+    ((-1, 7, 1), r"--mesh=data:-1,fsdp:7,model:1: 7 does not divide the \d+ devices"),
+    ((-1, 1, 7), r"--mesh=data:-1,fsdp:1,model:7: 7 does not divide the \d+ devices"),
   ],
 )
 def test_a_mesh_that_does_not_divide_the_devices_is_refused(sizes, message):
@@ -76,7 +83,7 @@ def test_a_mesh_that_does_not_divide_the_devices_is_refused(sizes, message):
 
 @pytest.mark.parametrize("put", [put_local_batch, put_global_batch])
 def test_rows_that_lie_on_the_devices_stay_there(put):
-  mesh = make_mesh((1, 1), 1)
+  mesh = make_mesh((1, 1, 1), 1)
   rows = np.arange(6).reshape(2, 3)
   there = jax.device_put(rows, batch_sharding(mesh))
   found = put({"host": rows, "device": there}, mesh)
@@ -89,7 +96,7 @@ def test_rows_that_lie_on_the_devices_stay_there(put):
 class EightByFsdp:
   """Stands in for a mesh: the rule looks at nothing but its shape."""
 
-  shape = {"data": 1, "fsdp": 8}  # noqa: RUF012
+  shape = {"data": 1, "fsdp": 8, "model": 1}  # noqa: RUF012
 
 
 def test_big_matrices_are_split_along_their_largest_divisible_axis(monkeypatch):
@@ -113,9 +120,51 @@ def test_big_matrices_are_split_along_their_largest_divisible_axis(monkeypatch):
   }
 
 
-def test_eight_devices_equal_one(start, options, tmp_path):
-  meshes = ["data:1", "data:8", "fsdp:8", "data:2,fsdp:4"]
-  more = {"batch_size": 16, "features": 32, "warmup_steps": 0}
+class TwoOfEach:
+  """Likewise."""
+
+  shape = {"data": 2, "fsdp": 2, "model": 2}  # noqa: RUF012
+
+
+def test_parameters_and_their_moments_lie_where_the_table_says(monkeypatch):
+  monkeypatch.setattr("train.sharding.NamedSharding", lambda mesh, spec: spec)
+  model = nnx.eval_shape(
+    lambda: LanguageModel(
+      LanguageConfig(vocab_size=33, features=64, method="tensor_local"), rngs=nnx.Rngs(0)
+    )
+  )
+  params = nnx.to_pure_dict(nnx.split(model, nnx.Param)[1])
+  moments = jax.eval_shape(make_optimizer(OptimConfig(1e-3, 1, 10)).init, params)
+  found = tree_shardings((params, moments), TwoOfEach(), min_size=0)
+  text = {
+    jax.tree_util.keystr(path, simple=True, separator="/"): tuple(spec)
+    for path, spec in jax.tree_util.tree_leaves_with_path(
+      found, is_leaf=lambda spec: isinstance(spec, PartitionSpec)
+    )
+  }
+  expected = {
+    "embedding/embedding": (None, "fsdp"),  # two devices do not divide 33 words
+    "positions": ("fsdp",),
+    "blocks/0/attention/qkv/kernel": ("fsdp", "model"),
+    "blocks/2/attention/out/kernel": ("model", "fsdp"),
+    "blocks/1/mlp/up/kernel": ("fsdp", "model"),
+    "blocks/1/mlp/up/bias": ("model",),
+    "blocks/1/mlp/down/kernel": ("model", "fsdp"),
+    "blocks/0/mlp_norm/scale": (),
+    "memory/content/kernel": ("fsdp", "model"),
+    "memory/output/kernel": ("model", "fsdp"),
+    "memory/gates/mix": ("fsdp", None),
+  }
+  for name, spec in expected.items():
+    places = {path: spec for path, spec in text.items() if path.endswith(name)}
+    assert len(places) == 3, (name, places)  # the parameter and its two moments
+    assert set(places.values()) == {spec}, name
+
+
+@pytest.mark.parametrize("carry", [{}, {"carry_state": True, "protocol": "stream"}])
+def test_eight_devices_equal_one(carry, start, options, tmp_path):
+  meshes = ["data:1", "data:8", "fsdp:8", "data:2,fsdp:2,model:2", "model:2"]
+  more = {"batch_size": 16, "features": 32, "warmup_steps": 0, **carry}
   (tmp_path / "train_on_meshes.py").write_text(PROGRAM)
   arguments = [";".join(meshes), *options(tmp_path / "run", **more)]
   process = start("train_on_meshes", *arguments, XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
@@ -126,16 +175,16 @@ def test_eight_devices_equal_one(start, options, tmp_path):
   assert one["devices"] == 1
   for mesh in meshes[1:]:
     other = found[mesh]
-    assert other["devices"] == 8
+    assert other["devices"] == (2 if mesh == "model:2" else 8)
     assert other["compiled"] == 1
     # Adam divides small gradients by small numbers: arrays differ by more than losses.
     for key, rtol in (("losses", 1e-5), ("valid", 1e-5), ("sums", 2e-3)):
       np.testing.assert_allclose(other[key], one[key], rtol=rtol, err_msg=f"{mesh}: {key}")
-    if "fsdp" in mesh:
+    if mesh == "data:8":
+      assert other["split"] == 0
+    else:
       assert other["split"] > 0
       assert other["bytes"] < one["bytes"]
-    else:
-      assert other["split"] == 0
 
 
 # Counts what devices tell each other in the loops over chunks, forwards and backwards.

@@ -16,7 +16,7 @@ def stepper(task):
 
   def make(loss_fn=language_loss, accumulate=1, **changes):
     made, config = task(method="local", **changes)
-    mesh = make_mesh((1, 1), config.run.batch_size)
+    mesh = make_mesh((1, 1, 1), config.run.batch_size)
     optimizer = make_optimizer(config.optim)
     setup = make_setup(made.build, optimizer, mesh, seed=0)
     step = make_train_step(

@@ -21,7 +21,7 @@ STILL = {"dropout": 0.0, "learning_rate": 1e-30}
 def stepped(task, count, **changes):
   """(batches, losses, carry, model) of some steps."""
   made, config = task(carry_state=True, **changes)
-  mesh = make_mesh((1, 1), config.run.batch_size)
+  mesh = make_mesh((1, 1, 1), config.run.batch_size)
   optimizer = make_optimizer(config.optim)
   loss = as_carried(made.loss_fn)
   setup = make_setup(
@@ -94,7 +94,7 @@ def test_a_step_that_is_not_finite_begins_the_streams_anew(task):
     sums, carry = inner.loss(model, carry, batch, key)
     return {**sums, "loss": sums["loss"] * batch["poison"][0]}, carry
 
-  mesh = make_mesh((1, 1), 4)
+  mesh = make_mesh((1, 1, 1), 4)
   optimizer = make_optimizer(config.optim)
   setup = make_setup(made.build, optimizer, mesh, 0, lambda model: inner.init(model, 4))
   step = make_train_step(
@@ -112,7 +112,7 @@ def test_evaluation_as_a_stream_is_one_pass_in_which_every_token_counts(task):
   made, _ = task(protocol="stream", method="tensor_local")
   model = made.build(nnx.Rngs(0))
   graphdef, params = nnx.split(model)
-  evaluate = make_evaluate(graphdef, made.eval_loss_fn, make_mesh((1, 1), 4))
+  evaluate = make_evaluate(graphdef, made.eval_loss_fn, make_mesh((1, 1, 1), 4))
   means = evaluate(params, made.eval_batches("valid", 60))
   metrics = made.metrics(means, "valid")
   batches = list(made.eval_batches("valid", 60))
@@ -135,7 +135,7 @@ def test_a_uniform_model_scores_the_size_of_the_vocabulary(task):
     model = made.build(nnx.Rngs(0))
     model.embedding.embedding[...] *= 0
     graphdef, params = nnx.split(model)
-    evaluate = make_evaluate(graphdef, made.eval_loss_fn, make_mesh((1, 1), 4))
+    evaluate = make_evaluate(graphdef, made.eval_loss_fn, make_mesh((1, 1, 1), 4))
     metrics = made.metrics(evaluate(params, made.eval_batches("valid", 0)), "valid")
     np.testing.assert_allclose(metrics["perplexity"], 256, rtol=1e-5)
 
