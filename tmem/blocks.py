@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from tmem.cell import cleared, select_rows
 from tmem.grid import outer_product
 from tmem.rows import add_rows, pick_rows
+from tmem.scopes import GATES, READ, WRITE, scoped
 
 Cells = jax.Array  # [batch, cells, C], the cell state with its grid flattened
 
@@ -119,6 +120,7 @@ def block_backward(
   )
 
 
+@scoped(READ)
 def pick(state: Cells, cells: jax.Array | None) -> jax.Array:
   """[batch, m, C]: what the state holds at `cells` [batch, m], None for all."""
   if cells is None:
@@ -198,12 +200,14 @@ def associative_backward(gates, cell, chunks, cell_grad, picked_grad):
   return Gradients(sums, keep[0] * grads[0] + read[0], drive_grad)
 
 
+@scoped(WRITE)
 def _volume(factors: tuple[jax.Array, ...]) -> jax.Array:
   volume = outer_product(factors)
   lead = factors[0].ndim - 2
   return volume.reshape(*volume.shape[:lead], -1, volume.shape[-1])
 
 
+@scoped(GATES)
 def activate(gates, values, vectors) -> tuple[jax.Array, ...]:
   """The gates i, f and g: [..., batch, cells, C] each."""
   i, f, g = (gate.apply(values, vector) for gate, vector in zip(gates, vectors, strict=True))
@@ -240,6 +244,7 @@ def _select(write: jax.Array | None, volume: jax.Array, otherwise: float) -> jax
   return volume if write is None else jnp.where(write[..., None, None], volume, otherwise)
 
 
+@scoped(GATES)
 def activate_backward(activations, cell, grad, write) -> tuple[jax.Array, ...]:
   """Gradients towards i, f and g before their nonlinearities, from that of the cell after."""
   i, f, g = activations
@@ -247,6 +252,7 @@ def activate_backward(activations, cell, grad, write) -> tuple[jax.Array, ...]:
   return grad * g * (i * (1.0 - i)), grad * cell * (f * (1.0 - f)), grad * i * (1.0 - g * g)
 
 
+@scoped(GATES)
 def drive_backward(gates, values, vectors, gate_grads):
   """Gradients towards the gates' parameters, `values` and `vectors`."""
   parts = [
@@ -257,6 +263,7 @@ def drive_backward(gates, values, vectors, gate_grads):
   return parameters, sum(of_values), of_vectors
 
 
+@scoped(READ)
 def _add_at(state: Cells, cells: jax.Array | None, added: jax.Array) -> Cells:
   if cells is None:
     return state + added

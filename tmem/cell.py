@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from tmem.config import MemoryConfig, check_int
 from tmem.grid import corner_weights, gaussian_volume, read_corners
+from tmem.scopes import GATES, READ, RECURRENCE, WRITE, scoped
 from tmem.typing import Coords, Features, Grid, Spread, Tokens, Volume
 from tmem.window import window_at
 
@@ -58,6 +59,17 @@ class Gates(Protocol):
 
   def shapes(self, axes: int, channels: int) -> dict[str, tuple[int, ...]]:
     """The shape that each array must have, by its name."""
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> Volume:
+    """The gates of one chunk before their nonlinearities.
+
+    Args:
+      inputs: the chunk, as for `update`.
+      hidden: [batch, *grid, channels], before the write.
+
+    Returns:
+      [batch, *grid, 4, channels] in the order i, f, o, g.
+    """
 
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """What one chunk makes of the state.
@@ -124,12 +136,14 @@ def check_inputs(params: Gates, state: MemoryState, inputs: StepInputs, *lead: i
       raise ValueError(f"{name}: got shape {array.shape}, expected {shape}")
 
 
+@scoped(WRITE)
 def write_volume(inputs: StepInputs, hidden: Volume) -> Volume:
   """The content of a chunk spread around its place, in the shape and type of `hidden`."""
   content = inputs.content.astype(hidden.dtype)
   return gaussian_volume(content, inputs.write_at, inputs.spread, hidden.shape[1:-1])
 
 
+@scoped(RECURRENCE)
 def lstm_update(gates: jax.Array, cell: jax.Array) -> tuple[jax.Array, jax.Array]:
   """ConvLSTM update from pre-activations [..., 4, C] in the order i, f, o, g: (hidden, cell)."""
   i, f, o, g = (gates[..., gate, :] for gate in range(4))
@@ -171,9 +185,11 @@ def memory_step(
   """
   check_inputs(params, state, inputs)
   hidden, cell = state.hidden, state.cell
-  read = read_corners(hidden, *corner_weights(inputs.read_at, hidden.shape[1:-1]))
+  with jax.named_scope(READ):
+    read = read_corners(hidden, *corner_weights(inputs.read_at, hidden.shape[1:-1]))
   hidden, cell = cleared(inputs.clear, hidden), cleared(inputs.clear, cell)
-  new_hidden, new_cell = params.update(inputs, hidden, cell)
+  with jax.named_scope(GATES):  # and, within, what is written and the recurrence
+    new_hidden, new_cell = params.update(inputs, hidden, cell)
   if window is not None:
     own = window_at(inputs.write_at, window, hidden.shape[1:-1]).mask()[..., None]
     new_hidden, new_cell = (

@@ -43,8 +43,12 @@ class GateParams(NamedTuple):
 
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
+    return lstm_update(self.preactivations(inputs, hidden), cell)
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> Volume:
+    """See `tmem.cell.Gates`."""
     both = jnp.stack([write_volume(inputs, hidden), hidden], axis=-2)
-    return lstm_update(factorised_conv(both, *self, dtype=inputs.content.dtype), cell)
+    return factorised_conv(both, *self, dtype=inputs.content.dtype)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""

@@ -7,6 +7,7 @@ from flax import nnx
 from tmem.config import MemoryConfig
 from tmem.grid import outer_product
 from tmem.placement import placed
+from tmem.scopes import WRITE, scoped
 from tmem.typing import Volume
 
 
@@ -55,6 +56,7 @@ def depthwise_conv_inside(
   return volume
 
 
+@scoped(WRITE)
 def write_conv_inside(
   factors: tuple[jax.Array, ...],
   content: jax.Array,

@@ -18,6 +18,7 @@ from tmem import blocks
 from tmem.blocks import Cells, Chunks, Drive, LinearGate
 from tmem.cell import Gates, MemoryState, StepInputs, cleared
 from tmem.grid import cell_weights, corner_weights, outer_product_at
+from tmem.scopes import BACKWARD, GATES, READ, RECURRENCE, scoped
 from tmem.typing import Grid
 
 OUTPUT = 2  # place of o in the order i, f, o, g
@@ -49,8 +50,10 @@ def diagonal_scan(
   """Same contract as `tmem.scan.plain_scan`."""
   shape, grid = state.hidden.shape, state.hidden.shape[1:-1]
   linear = jax.checkpoint(lambda params, inputs: params.linear(inputs, grid, state.hidden.dtype))
-  gates, drive = linear(params, inputs)
-  corners, weights = corner_weights(inputs.read_at, grid)
+  with jax.named_scope(GATES):
+    gates, drive = linear(params, inputs)
+  with jax.named_scope(READ):
+    corners, weights = corner_weights(inputs.read_at, grid)
   if math.prod(grid) <= FEW_CELLS * math.prod(corners.shape[2:]):
     weights, cells = cell_weights(corners, weights, math.prod(grid)), None
   else:
@@ -64,10 +67,11 @@ def diagonal_scan(
   emptied = None if inputs.clear is None else jnp.cumsum(inputs.clear, axis=0) > 0
   gate, output = gates[OUTPUT], Drive(drive.factors, (drive.vectors[OUTPUT],))
   values = _hidden_before(gate, output, source, emptied, hidden, picked, cells)
-  if cells is None:
-    reads = jnp.matmul(weights, values, precision=jax.lax.Precision.HIGHEST)
-  else:
-    reads = jnp.sum(values.reshape(*corners.shape, -1) * weights[..., None], axis=-2)
+  with jax.named_scope(READ):
+    if cells is None:
+      reads = jnp.matmul(weights, values, precision=jax.lax.Precision.HIGHEST)
+    else:
+      reads = jnp.sum(values.reshape(*corners.shape, -1) * weights[..., None], axis=-2)
   hidden = _hidden_after(gate, output, source, emptied, hidden, cell)
   return state._replace(hidden=hidden.reshape(shape), cell=cell.reshape(shape)), reads
 
@@ -105,6 +109,7 @@ def _over_blocks(
 
 
 @jax.custom_vjp
+@scoped(RECURRENCE)
 def _recurrence(
   gates: tuple[LinearGate, ...], cell: Cells, chunks: Chunks
 ) -> tuple[Cells, jax.Array]:
@@ -112,6 +117,7 @@ def _recurrence(
   return jax.lax.scan(functools.partial(blocks.block_forward, gates), cell, chunks)
 
 
+@scoped(RECURRENCE)
 def _recurrence_forward(gates, cell, chunks):
   def block(cell, chunks):
     after, picked = blocks.block_forward(gates, cell, chunks)
@@ -121,6 +127,7 @@ def _recurrence_forward(gates, cell, chunks):
   return (after, picked), (gates, starts, chunks)
 
 
+@scoped(BACKWARD)
 def _recurrence_backward(residuals, grads):
   gates, starts, chunks = residuals
   cell_grad, picked_grad = grads
@@ -150,6 +157,7 @@ def _last_write(write: jax.Array | None, chunks: int) -> jax.Array | None:
 
 
 @jax.checkpoint
+@scoped(READ)
 def _hidden_before(
   gate: LinearGate,
   drive: Drive,
@@ -192,6 +200,7 @@ def _hidden_before(
   return jnp.where((source < 0)[..., None, None], unwritten, found)
 
 
+@scoped(RECURRENCE)
 def _hidden_after(
   gate: LinearGate,
   drive: Drive,

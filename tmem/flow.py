@@ -10,6 +10,7 @@ from tmem.cell import MemoryState, StepInputs, lstm_update, memory_step, write_v
 from tmem.config import MemoryConfig
 from tmem.convolution import FactorisedConv, conv_shapes, depthwise_of_parts, factorised_conv
 from tmem.grid import cell_positions, corner_weights, read_corners
+from tmem.scopes import RECURRENCE
 from tmem.typing import Coords, Grid, Volume
 
 REACH = 1.0  # cells per axis that contents move at most in a step
@@ -41,12 +42,19 @@ class FlowParams(NamedTuple):
 
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`: hidden and cell are warped first, then written as published."""
+    gates, moves = self._moved(inputs, hidden)
+    return lstm_update(gates, warp(cell, moves))
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> Volume:
+    """See `tmem.cell.Gates`; in the cells that contents have moved to."""
+    return self._moved(inputs, hidden)[0]
+
+  def _moved(self, inputs: StepInputs, hidden: Volume) -> tuple[Volume, Coords]:
+    """The gates on the state that has moved, and where each cell's contents come from."""
     volume = write_volume(inputs, hidden)
     moves = self._displacement(jnp.stack([volume, hidden], axis=-2))
-    hidden, cell = warp(hidden, moves), warp(cell, moves)
-    both = jnp.stack([volume, hidden], axis=-2)
-    gates = factorised_conv(both, *self[:4], dtype=inputs.content.dtype)
-    return lstm_update(gates, cell)
+    both = jnp.stack([volume, warp(hidden, moves)], axis=-2)
+    return factorised_conv(both, *self[:4], dtype=inputs.content.dtype), moves
 
   def _displacement(self, both: Volume) -> Coords:
     """Where each cell's contents come from: [batch, *grid, axes], in cells, last axis first."""
@@ -95,7 +103,8 @@ def flow_scan(
   def step(state, chunk):
     return memory_step(params, state, chunk)
 
-  return jax.lax.scan(jax.checkpoint(step), state, inputs)
+  with jax.named_scope(RECURRENCE):
+    return jax.lax.scan(jax.checkpoint(step), state, inputs)
 
 
 def _positions(grid: Grid, dtype) -> Coords:

@@ -19,6 +19,7 @@ from tmem.convolution import as_parts, convolved_factors, factorised_conv, mixed
 from tmem.grid import corner_weights, gaussian_factors, outer_product, read_corners
 from tmem.placement import placed
 from tmem.rows import add_rows, pick_rows
+from tmem.scopes import BACKWARD, GATES, READ, RECURRENCE, WRITE, scoped
 from tmem.typing import Grid, Volume
 
 
@@ -48,12 +49,10 @@ def fused_scan(
     pointwise=as_parts(params.pointwise.astype(inputs.content.dtype), channels),
     bias=_bias_volume(params, grid, dtype),
   )
-  chunks = _Chunk(
-    _write_factors(taps[..., :channels], inputs, grid),
-    *corner_weights(inputs.read_at, grid),
-    inputs.write,
-    inputs.clear,
-  )
+  factors = _write_factors(taps[..., :channels], inputs, grid)
+  with jax.named_scope(READ):
+    corners = corner_weights(inputs.read_at, grid)
+  chunks = _Chunk(factors, *corners, inputs.write, inputs.clear)
   hidden, cell, reads = _scan(weights, state.hidden, state.cell, chunks)
   return state._replace(hidden=hidden, cell=cell), reads
 
@@ -64,6 +63,7 @@ def _bias_volume(params: GateParams, grid: Grid, dtype) -> jax.Array:
   return factorised_conv(empty, *params, dtype=dtype)[0]
 
 
+@scoped(WRITE)
 def _write_factors(taps: jax.Array, inputs: StepInputs, grid: Grid) -> tuple[jax.Array, ...]:
   """The convolved write volumes of all chunks as per-axis factors [chunks, batch, n, C]."""
   factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
@@ -86,6 +86,7 @@ def _conv_stages(volume: Volume, taps: jax.Array) -> list[jax.Array]:
   return stages
 
 
+@scoped(GATES)
 def _conv_backward(
   stages: list[jax.Array], taps: jax.Array, grad: Volume
 ) -> tuple[Volume, jax.Array]:
@@ -104,6 +105,7 @@ def _conv_backward(
   return grad, jnp.stack(tap_grads[::-1])
 
 
+@scoped(GATES)
 def _gate_inputs(weights: _Weights, hidden: Volume, factors) -> tuple[list[jax.Array], jax.Array]:
   """The convolution stages of `hidden`, and the product's input [batch, *grid, 2, C]."""
   stages = _conv_stages(hidden, weights.taps)
@@ -111,13 +113,15 @@ def _gate_inputs(weights: _Weights, hidden: Volume, factors) -> tuple[list[jax.A
   return stages, both.astype(weights.pointwise.dtype)
 
 
+@scoped(GATES)
 def _gates(weights: _Weights, both: jax.Array) -> jax.Array:
   return mixed(both, weights.pointwise, weights.bias.dtype) + weights.bias
 
 
 def _step(weights: _Weights, carry, chunk: _Chunk):
   hidden, cell = carry
-  read = read_corners(hidden, chunk.cells, chunk.weights)
+  with jax.named_scope(READ):
+    read = read_corners(hidden, chunk.cells, chunk.weights)
   hidden, cell = cleared(chunk.clear, hidden), cleared(chunk.clear, cell)
   _, both = _gate_inputs(weights, hidden, chunk.factors)
   new_hidden, new_cell = lstm_update(_gates(weights, both), cell)
@@ -126,11 +130,13 @@ def _step(weights: _Weights, carry, chunk: _Chunk):
 
 
 @jax.custom_vjp
+@scoped(RECURRENCE)
 def _scan(weights: _Weights, hidden: Volume, cell: Volume, chunks: _Chunk):
   (hidden, cell), reads = jax.lax.scan(functools.partial(_step, weights), (hidden, cell), chunks)
   return hidden, cell, reads
 
 
+@scoped(RECURRENCE)
 def _scan_forward(weights, hidden, cell, chunks):
   def step(carry, chunk):
     after, read = _step(weights, carry, chunk)
@@ -140,6 +146,7 @@ def _scan_forward(weights, hidden, cell, chunks):
   return (hidden, cell, reads), (weights, states, chunks)
 
 
+@scoped(BACKWARD)
 def _scan_backward(residuals, grads):
   weights, states, chunks = residuals
   hidden_grad, cell_grad, read_grads = grads
@@ -189,6 +196,7 @@ def _step_backward(weights: _Weights, carry, step):
   return (hidden_grad, cell_grad, sums), chunk_grad
 
 
+@scoped(RECURRENCE)
 def _update_backward(gates, cell, after_hidden_grad, after_cell_grad):
   """Gradients of `lstm_update` towards the pre-activations and the cell before it."""
   i, f, o = (jax.nn.sigmoid(gates[..., gate, :]) for gate in range(3))
@@ -212,6 +220,7 @@ def _by_cell(volume: jax.Array) -> jax.Array:
   return volume.reshape(-1, *volume.shape[-2:])
 
 
+@scoped(READ)
 def _read_backward(hidden, chunk: _Chunk, read_grad, hidden_grad):
   """Adds the read's gradient to `hidden_grad`, and returns that of the corner weights."""
   batch, *_, channels = hidden.shape
@@ -225,6 +234,7 @@ def _read_backward(hidden, chunk: _Chunk, read_grad, hidden_grad):
   return flat.reshape(hidden.shape), corner_grad
 
 
+@scoped(WRITE)
 def _outer_product_backward(factors: tuple[jax.Array, ...], grad: Volume) -> tuple[jax.Array, ...]:
   """Gradients of `outer_product` towards each factor, by contracting one axis after another."""
   grads = []

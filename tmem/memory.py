@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tmem import cell, chunks
+from tmem.activity import Activity, memory_activity
 from tmem.cell import MemoryState, StepInputs
 from tmem.config import MemoryConfig
 from tmem.dynamics import DYNAMICS
@@ -15,7 +16,8 @@ from tmem.layout import checked_reset
 from tmem.placement import placed
 from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
-from tmem.typing import Coords, Mask, Spread, Tokens
+from tmem.scopes import READ, WRITE, scoped
+from tmem.typing import Coords, Grid, Mask, Spread, Tokens
 
 _KERNEL = nnx.initializers.lecun_normal()
 
@@ -81,8 +83,8 @@ class TensorMemory(RecurrentMemory):
     state, reads = memory_scan(
       self.gates.params(),
       _placed(state),
-      jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), self._step_inputs(parts)),
-      window=self.config.window if self.config.update == "window" else None,
+      _by_step(self._step_inputs(parts)),
+      window=self._window,
       implementation=self.config.implementation,
       remat=self.config.remat,
     )
@@ -90,8 +92,15 @@ class TensorMemory(RecurrentMemory):
     fresh = parts.fresh()
     if fresh is not None:
       reads = jnp.where(fresh[..., None], 0, reads)
-    return self.output(reads), _placed(state)
+    with jax.named_scope(READ):
+      return self.output(reads), _placed(state)
 
+  @property
+  def _window(self) -> Grid | None:
+    """Cells per axis that a write changes; None: all."""
+    return self.config.window if self.config.update == "window" else None
+
+  @scoped(READ)
   def _fetched(self, reads: jax.Array) -> jax.Array:
     """What each query got, from the reads of every step: [batch, chunks, queries, heads * C]."""
     config = self.config
@@ -124,32 +133,56 @@ class TensorMemory(RecurrentMemory):
     Returns:
       The places of every chunk, of those, too, that do not write.
     """
+    inputs, _ = self._called_with(x, state, mask, tail, count, reset)
+    return Places(inputs.read_at, inputs.write_at, inputs.spread, inputs.write)
+
+  def activity(
+    self,
+    x: Tokens,
+    state: MemoryState,
+    mask: Mask | None = None,
+    *,
+    tail: str | None = None,
+    count: jax.Array | None = None,
+    reset: jax.Array | None = None,
+  ) -> Activity:
+    """What a call with these arguments does to the memory, in a few numbers.
+
+    It runs the plain scan: to look at a model now and then, not in training.
+    """
+    inputs, state = self._called_with(x, state, mask, tail, count, reset)
+    return memory_activity(self.gates.params(), state, _by_step(inputs), self._window)
+
+  def _called_with(self, x, state, mask, tail, count, reset) -> tuple[StepInputs, MemoryState]:
+    """The steps of a call, [batch, steps, ...], and the state before them."""
     tail = self._tail(tail)
     state = self.init_state(len(x), tail) if state is None else state
     if tail == "hold" and state.pending is None:
       state = self._with_room(state, len(x))
     x, reset = x.astype(self.config.dtype), checked_reset(reset, x.shape[:2])
-    parts, _ = chunks.split(x, mask, state, self.config.chunk_size, tail, count, reset)
-    inputs = self._step_inputs(parts)
-    return Places(inputs.read_at, inputs.write_at, inputs.spread, inputs.write)
+    parts, state = chunks.split(x, mask, state, self.config.chunk_size, tail, count, reset)
+    return self._step_inputs(parts), state
 
   def _step_inputs(self, parts: chunks.Chunks) -> StepInputs:
     """What each step reads and writes, with axes [batch, steps, ...]: one step per write head."""
     batch, count, size, features = parts.tokens.shape
     heads = self.config.write_heads
     contents, _ = parts.contents()
-    summary = self.summary(contents.reshape(batch, count, size * features))
-    write_at, spread = self._place(summary)
+    with jax.named_scope(WRITE):
+      summary = self.summary(contents.reshape(batch, count, size * features))
+      write_at, spread = self._place(summary)
+      content = self.content(summary).reshape(batch, count * heads, self.config.channels)
     write, clear = parts.written(), parts.cleared()
     return StepInputs(
       read_at=jnp.repeat(self._read_at(parts), heads, axis=1),
       write_at=write_at,
-      content=self.content(summary).reshape(batch, count * heads, self.config.channels),
+      content=content,
       spread=spread,
       write=None if write is None else jnp.repeat(write, heads, axis=1),
       clear=None if clear is None else _first_of(clear, heads),
     )
 
+  @scoped(READ)
   def _read_at(self, parts: chunks.Chunks) -> Coords:
     """Where each chunk reads: [batch, chunks, queries * heads, axes]."""
     config, axes = self.config, len(self.config.grid)
@@ -192,6 +225,11 @@ def _placed(state: MemoryState) -> MemoryState:
   """The state with its rows and channels where they belong on a mesh."""
   axes = ("batch", *(None,) * (state.hidden.ndim - 2), "channels")
   return state._replace(hidden=placed(state.hidden, *axes), cell=placed(state.cell, *axes))
+
+
+def _by_step(inputs: StepInputs) -> StepInputs:
+  """With the steps in front of the rows of the batch, as scans take them."""
+  return jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), inputs)
 
 
 def _first_of(chunks: jax.Array, heads: int) -> jax.Array:

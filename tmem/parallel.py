@@ -46,8 +46,12 @@ class ParallelParams(NamedTuple):
 
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
+    return lstm_update(self.preactivations(inputs, hidden), cell)
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> Volume:
+    """See `tmem.cell.Gates`; of `hidden` the shape alone matters."""
     written = write_volume(inputs, hidden)[..., None, :]
-    return lstm_update(factorised_conv(written, *self, dtype=inputs.content.dtype), cell)
+    return factorised_conv(written, *self, dtype=inputs.content.dtype)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""

@@ -1,7 +1,7 @@
 """Where a model's memory reads and writes: to see what has been learnt, and to keep axes apart."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,28 +14,29 @@ from tmem.typing import Coords, Mask, Tokens
 
 
 class _Recorder:
-  """Stands in for a memory and keeps the places of every call."""
+  """Stands in for a memory and keeps what one of its methods says of every call."""
 
-  def __init__(self, memory: TensorMemory):
+  def __init__(self, memory: TensorMemory, method: str):
     self.memory, self.init_state = memory, memory.init_state
-    self.places: list[Places] = []
+    self.method, self.found = getattr(memory, method), []
 
   def __call__(
     self, x: Tokens, state: NamedTuple, mask: Mask | None = None, **how: Any
   ) -> tuple[Tokens, NamedTuple]:
-    self.places.append(self.memory.places(x, state, mask, **how))
+    self.found.append(self.method(x, state, mask, **how))
     return self.memory(x, state, mask, **how)
 
 
 @contextlib.contextmanager
-def recorded_places(model: Stack) -> Iterator[list[Places]]:
-  """Notes where the memory of a model reads and writes while it is called.
+def recorded(model: Stack, method: str = "places") -> Iterator[list[Any]]:
+  """Notes what the memory of a model does while it is called.
 
   Args:
     model: a model with a Tensor Memory.
+    method: of `TensorMemory`, what is noted: "places" or "activity".
 
   Yields:
-    A list that every call extends by the places of each block with memory, in turn.
+    A list that every call extends by what the method returns for each block with memory, in turn.
 
   Raises:
     ValueError: if the model has no Tensor Memory.
@@ -43,10 +44,10 @@ def recorded_places(model: Stack) -> Iterator[list[Places]]:
   memory = model.memory
   if not isinstance(memory, TensorMemory):
     raise ValueError(f"model: method {model.config.method!r} has no Tensor Memory")
-  recorder = _Recorder(memory)
+  recorder = _Recorder(memory, method)
   model.memory = recorder
   try:
-    yield recorder.places
+    yield recorder.found
   finally:
     model.memory = memory
 
@@ -65,10 +66,27 @@ def memory_places(model: Stack, *inputs: jax.Array, call: str = "__call__") -> d
   Raises:
     ValueError: if the model has no Tensor Memory.
   """
+  return by_block(model, lambda model: getattr(model, call)(*inputs), "places")
+
+
+def by_block(model: Stack, call: Callable[[Stack], Any], method: str) -> dict[int, Any]:
+  """What the memory does while a model is called once, by index of the block.
+
+  Args:
+    model: a model with a Tensor Memory.
+    call: calls it, each of its blocks once and none inside a scan.
+    method: as for `recorded`.
+
+  Returns:
+    What the method returns, by index of the block.
+
+  Raises:
+    ValueError: if the model has no Tensor Memory.
+  """
   copy = nnx.merge(*nnx.split(model))
-  with recorded_places(copy) as places:
-    getattr(copy, call)(*inputs)
-  return dict(zip(model.config.memory_layers, places, strict=True))
+  with recorded(copy, method) as found:
+    call(copy)
+  return dict(zip(model.config.memory_layers, found, strict=True))
 
 
 def axes_penalty(write_at: Coords, write: jax.Array | None = None) -> jax.Array:

@@ -11,6 +11,7 @@ from flax import nnx
 from tmem import chunks
 from tmem.config import TAILS, check_choice, check_int
 from tmem.layout import checked_reset
+from tmem.scopes import MEMORY, scoped
 from tmem.typing import Mask, Tokens
 
 _KERNEL = nnx.initializers.lecun_normal()
@@ -89,6 +90,7 @@ class RecurrentMemory(nnx.Module):
     state = self.empty(batch_size)
     return self._with_room(state, batch_size) if self._tail(tail) == "hold" else state
 
+  @scoped(MEMORY)
   def __call__(
     self,
     x: Tokens,

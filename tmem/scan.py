@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from tmem.cell import Gates, MemoryState, StepInputs, check_inputs, memory_step
 from tmem.config import check_window
 from tmem.dynamics import dynamics_of, fast_scan
+from tmem.scopes import RECURRENCE
 from tmem.typing import Grid
 
 
@@ -17,7 +18,8 @@ def plain_scan(
 ) -> tuple[MemoryState, jax.Array]:
   """`memory_step` scanned over chunks; autodiff differentiates it. The reference for tests."""
   step = functools.partial(memory_step, params, window=window)
-  return jax.lax.scan(step, state, inputs)
+  with jax.named_scope(RECURRENCE):
+    return jax.lax.scan(step, state, inputs)
 
 
 SCANS = {"plain": plain_scan, "fast": fast_scan}

@@ -35,9 +35,12 @@ class SelectiveParams(NamedTuple):
 
   def update(self, inputs: StepInputs, hidden: Volume, cell: Volume) -> tuple[Volume, Volume]:
     """See `tmem.cell.Gates`."""
-    grid = hidden.shape[1:-1]
-    factors = gaussian_factors(inputs.write_at, inputs.spread, grid)
-    return lstm_update(self._under(factors, inputs, hidden.dtype), cell)
+    return lstm_update(self.preactivations(inputs, hidden), cell)
+
+  def preactivations(self, inputs: StepInputs, hidden: Volume) -> Volume:
+    """See `tmem.cell.Gates`; of `hidden` the shape alone matters."""
+    factors = gaussian_factors(inputs.write_at, inputs.spread, hidden.shape[1:-1])
+    return self._under(factors, inputs, hidden.dtype)
 
   def window_preactivations(self, inputs: StepInputs, hidden: Volume, window: Window) -> Volume:
     """See `tmem.windowed.WindowGates`."""

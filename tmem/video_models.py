@@ -175,6 +175,17 @@ class VideoClassifier(Encoder):
     stream, summaries = jax.lax.scan(step, stream, (jnp.moveaxis(frames, 1, 0), keys))
     return jnp.moveaxis(self._classes(summaries), 0, 1), stream
 
+  def next_frame(
+    self, frame: jax.Array, stream: VideoStream, key: jax.Array | None = None
+  ) -> tuple[jax.Array, VideoStream]:
+    """As `onward` with one frame [batch, *config.frame_shape], but without a scan.
+
+    Returns:
+      `(logits, stream)`: [batch, classes], and what to carry on.
+    """
+    stream, summary = self._next(self._tokens(frame), key, stream)
+    return self._classes(summary), stream
+
   def _check(self, frames: Frames) -> None:
     expected = self.config.frame_shape
     if frames.shape[2:] != expected or not frames.shape[1]:

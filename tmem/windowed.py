@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from tmem.cell import Gates, MemoryState, StepInputs, lstm_update, select_rows
 from tmem.grid import corner_weights
 from tmem.rows import add_rows, put_rows, take_rows
+from tmem.scopes import BACKWARD, GATES, READ, RECURRENCE, scoped
 from tmem.typing import Coords, Features, Grid, Spread, Volume
 from tmem.window import Window, window_at
 
@@ -84,7 +85,8 @@ def windowed_scan(
   plan = _Plan(shape[1:-1], window)
   rows = jnp.stack([state.hidden, state.cell], axis=-2)
   rows = rows.reshape(shape[0], -1, 2, shape[-1])
-  corners, weights = corner_weights(inputs.read_at, plan.grid)
+  with jax.named_scope(READ):
+    corners, weights = corner_weights(inputs.read_at, plan.grid)
   corners = corners.reshape(*corners.shape[:2], -1)
   write_at, content, spread, write, clear = inputs[1:]
   chunks = _Chunk(write_at, content, spread, weights, write, corners, clear)
@@ -125,11 +127,13 @@ def _local(plan: _Plan, params: WindowGates, chunk: _Chunk, gathered: jax.Array)
   window = window_at(chunk.write_at, plan.window, plan.grid, params.halo)
   cells, channels = math.prod(window.shape), gathered.shape[-1]
   around = gathered[:, :cells].reshape(len(gathered), *window.shape, 2, channels)
-  corners = gathered[:, cells:, 0].reshape(*chunk.weights.shape, channels)
-  read = jnp.sum(corners * chunk.weights[..., None].astype(corners.dtype), axis=2)
+  with jax.named_scope(READ):
+    corners = gathered[:, cells:, 0].reshape(*chunk.weights.shape, channels)
+    read = jnp.sum(corners * chunk.weights[..., None].astype(corners.dtype), axis=2)
 
   old = window.cut(around)
-  gates = params.window_preactivations(inputs, around[..., 0, :], window)
+  with jax.named_scope(GATES):
+    gates = params.window_preactivations(inputs, around[..., 0, :], window)
   hidden, cell = old[..., 0, :], old[..., 1, :]
   new_hidden, new_cell = lstm_update(gates, cell)
   new = select_rows(chunk.write, new_hidden, hidden), select_rows(chunk.write, new_cell, cell)
@@ -165,6 +169,7 @@ def _next_epochs(plan: _Plan, halo: int, epochs: _Epochs | None, chunk: _Chunk, 
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@scoped(RECURRENCE)
 def _scan(plan: _Plan, params: WindowGates, carry: _Carry, chunks: _Chunk):
   def step(carry, chunk):
     carry, (read, *_) = _step(plan, params, carry, chunk)
@@ -173,6 +178,7 @@ def _scan(plan: _Plan, params: WindowGates, carry: _Carry, chunks: _Chunk):
   return jax.lax.scan(step, carry, chunks)
 
 
+@scoped(RECURRENCE)
 def _scan_forward(plan, params, carry, chunks):
   step = functools.partial(_step, plan, params)
   carry, (reads, *kept) = jax.lax.scan(step, carry, chunks)
@@ -188,6 +194,7 @@ def _core(plan: _Plan, halo: int, gathered: jax.Array) -> jax.Array:
   return around.reshape(len(gathered), -1, *gathered.shape[2:])
 
 
+@scoped(BACKWARD)
 def _scan_backward(plan, residuals, grads):
   params, rows, kept, chunks = residuals
   (rows_grad, _), read_grads = grads

@@ -17,6 +17,7 @@ from tmem.cell import MemoryState, StepInputs, select_rows
 from tmem.diagonal import OUTPUT, without_output
 from tmem.grid import cell_positions, corner_weights, gaussian_factors_at, outer_product
 from tmem.rows import add_rows, pick_rows, put_rows
+from tmem.scopes import BACKWARD, GATES, READ, RECURRENCE, WRITE, scoped
 from tmem.selective import SelectiveParams, VectorGate
 from tmem.typing import Grid, Volume
 from tmem.window import window_at
@@ -66,8 +67,10 @@ def windowed_selective_scan(
   """Same contract as `tmem.windowed.windowed_scan`."""
   shape, dtype = state.hidden.shape, state.hidden.dtype
   grid = shape[1:-1]
-  gates, vectors = params.gates(dtype), params.vectors(inputs, dtype)
-  corners, weights = corner_weights(inputs.read_at, grid)
+  with jax.named_scope(GATES):
+    gates, vectors = params.gates(dtype), params.vectors(inputs, dtype)
+  with jax.named_scope(READ):
+    corners, weights = corner_weights(inputs.read_at, grid)
   corners = corners.reshape(*corners.shape[:2], -1)
   steps, sources = _steps(inputs, without_output(vectors), corners, window, grid)
   rows, picked = _recurrence(without_output(gates), _rows(state.cell), steps)
@@ -75,8 +78,9 @@ def windowed_selective_scan(
 
   hidden = _rows(state.hidden)
   last = _Last(gates[OUTPUT], vectors[OUTPUT], inputs, grid)
-  seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, -1)
-  reads = jnp.sum(seen * weights[..., None].astype(dtype), axis=-2)
+  with jax.named_scope(READ):
+    seen = last.hidden(sources.read, corners, hidden, picked).reshape(*weights.shape, -1)
+    reads = jnp.sum(seen * weights[..., None].astype(dtype), axis=-2)
   hidden = _hidden_after(last, steps, sources.after, hidden, rows)
   return state._replace(hidden=hidden.reshape(shape), cell=rows.reshape(shape)), reads
 
@@ -85,6 +89,7 @@ def _rows(volume: Volume) -> Rows:
   return jnp.asarray(volume).reshape(len(volume), -1, volume.shape[-1])
 
 
+@scoped(WRITE)
 def _steps(
   inputs: StepInputs,
   vectors: tuple[jax.Array, ...],
@@ -113,6 +118,7 @@ def _steps(
   return _Steps(values, vectors, written, corners, inputs.write, sources.stale), sources
 
 
+@scoped(RECURRENCE)
 def _hidden_after(
   last: "_Last", steps: _Steps, source: jax.Array, hidden: jax.Array, rows: Rows
 ) -> jax.Array:
@@ -196,6 +202,7 @@ def _fresh(step: _Steps, rows: jax.Array) -> jax.Array:
 
 
 @jax.custom_vjp
+@scoped(RECURRENCE)
 def _recurrence(gates: tuple[VectorGate, ...], rows: Rows, steps: _Steps):
   """C after the chunks, and at the corners before each: [chunks, batch, m, C]."""
 
@@ -206,11 +213,13 @@ def _recurrence(gates: tuple[VectorGate, ...], rows: Rows, steps: _Steps):
   return jax.lax.scan(step, rows, steps)
 
 
+@scoped(RECURRENCE)
 def _recurrence_forward(gates, rows, steps):
   rows, (picked, before) = jax.lax.scan(lambda rows, now: _step(gates, rows, now), rows, steps)
   return (rows, picked), (gates, steps, before)
 
 
+@scoped(BACKWARD)
 def _recurrence_backward(residuals, grads):
   gates, steps, before = residuals
   rows_grad, picked_grad = grads

@@ -12,7 +12,7 @@ from tmem import interop
 from tmem.chunks import in_blocks
 from tmem.memory import TensorMemory
 from tmem.models import SequenceModel
-from tmem.places import axes_penalty, recorded_places
+from tmem.places import axes_penalty, recorded
 from train.cells import VALID, Cell
 from train.losses import Sums, classification_loss, classification_sums
 from train.task import Task
@@ -128,7 +128,7 @@ def _penalised(model: SequenceModel, weight: float, call) -> tuple[Sums, Any]:
   """
   if not weight or not isinstance(model.memory, TensorMemory):
     return call()
-  with recorded_places(model) as places:
+  with recorded(model) as places:
     sums, state = call()
   penalty = sum(axes_penalty(own.write_at, own.write) for own in places)
   return sums | {"loss": sums["loss"] + weight * penalty * sums["weight"]}, state

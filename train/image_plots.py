@@ -1,6 +1,7 @@
 """Pictures of what a masked autoencoder makes of images, and where its memory writes and reads."""
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -9,8 +10,10 @@ import numpy as np
 from flax import nnx
 from matplotlib.figure import Figure
 
+from tmem.masked_autoencoder import MaskedAutoencoder
 from tmem.patches import patchify
-from tmem.places import Places, memory_places
+from tmem.places import Places, by_block
+from tmem.typing import Tokens
 from train.image_losses import reconstructions
 from train.inference import compiled
 from train.plots import save
@@ -41,6 +44,13 @@ def draw_reconstructions(model: nnx.Module, batch: HostBatch, path: Path) -> Non
   save(figure, path)
 
 
+def encode_visible(model: MaskedAutoencoder, batch: Mapping[str, jax.Array]) -> Tokens:
+  """What the encoder makes of the visible patches of a batch."""
+  patches = patchify(batch["images"], model.config.patch_size)
+  seen = jnp.take_along_axis(patches, batch["visible"][..., None], axis=1)
+  return model.encode_patches(seen, batch["visible"])[1]
+
+
 def draw_places(model: nnx.Module, batch: HostBatch, path: Path) -> None:
   """Draws where each block's memory writes (dots) and reads (crosses), seen along every axis.
 
@@ -55,12 +65,10 @@ def draw_places(model: nnx.Module, batch: HostBatch, path: Path) -> None:
   batch = {name: rows[batch["mask"]] for name, rows in batch.items()}
   config, visible = model.config, batch["visible"]
 
-  def places(model, images):
-    patches = patchify(images, config.patch_size)
-    seen = jnp.take_along_axis(patches, visible[..., None], axis=1)
-    return memory_places(model, seen, visible, call="encode_patches")
+  def places(model, batch):
+    return by_block(model, lambda model: encode_visible(model, batch), "places")
 
-  found = jax.device_get(compiled(model, places)(batch["images"]))
+  found = jax.device_get(compiled(model, places)(batch))
   edge = config.image_size // config.patch_size
   at = np.stack([visible // edge, visible % edge], axis=-1) / max(edge - 1, 1)
   axes_of_grid = len(config.memory.grid)

@@ -16,8 +16,9 @@ from tmem import interop
 from tmem.masked_autoencoder import MaskedAutoencoder
 from train.config import ImageDataConfig, ImageRun
 from train.errors import RunError
+from train.health import Health
 from train.image_losses import reconstruction_loss, reconstruction_quality
-from train.image_plots import draw_places, draw_reconstructions
+from train.image_plots import draw_places, draw_reconstructions, encode_visible
 from train.report_columns import SHARES
 from train.task import HostBatch, Task
 
@@ -117,6 +118,7 @@ def make_task(config: ImageRun, images: Splits) -> Task:
     describe=describe,
     export=interop.save_model,
     figures=figures,
+    watch=Health(lambda: next(iter(eval_batches("valid", 0))), encode_visible),
   )
 
 

@@ -18,6 +18,7 @@ from tmem.models import LanguageConfig, LanguageModel
 from train import inference, outputs, same_data
 from train.config import DataConfig, LanguageRun
 from train.errors import FlagError, RunError
+from train.health import Health
 from train.losses import language_loss, stream_loss
 from train.metrics import language_metrics
 from train.sharding import make_mesh
@@ -206,6 +207,10 @@ def make_task(config: LanguageRun, corpus: text.Corpus) -> Task:
     shown=("loss", "perplexity", "bits_per_byte"),
     describe=describe,
     export=interop.save_model,
+    watch=Health(
+      lambda: next(iter(eval_batches(config, corpus, "valid", 0))),
+      lambda model, batch: model(batch["inputs"], reset=batch.get("reset")),
+    ),
   )
 
 

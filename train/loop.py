@@ -28,7 +28,7 @@ from train.progress import Progress
 from train.runlog import RunLog, Terminal
 from train.sharding import make_mesh, put_local_batch
 from train.state import TrainState, make_setup, make_train_step
-from train.task import Task
+from train.task import WARNING, Task
 
 
 def train(
@@ -211,7 +211,7 @@ class _Loop:
     means = self.evaluate(params, batches, self.interrupts.pending)
     return None if means is None else self.task.metrics(means, split)
 
-  def _log(self, evaluation: dict[str, float], watched: dict[str, float]) -> None:
+  def _log(self, evaluation: dict[str, float], watched: dict[str, Any]) -> None:
     split = self.task.splits[0]
     record = {
       "step": self.progress.step,
@@ -223,6 +223,8 @@ class _Loop:
     }
     shown = {name: evaluation[name] for name in self.task.shown if name in evaluation}
     self.terminal.record(record, shown)
+    if WARNING in record:
+      self.terminal.say(f"warning: {record[WARNING]}")
     if self.log:
       self.log.write(record)
 

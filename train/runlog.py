@@ -32,11 +32,13 @@ class RunLog:
     )
 
   def write(self, record: dict[str, Any]) -> None:
-    """Appends a record; it has a "step" and otherwise numbers."""
+    """Appends a record; it has a "step" and otherwise numbers, or lines of text."""
     self._file.write(json.dumps(outputs.finite(record)) + "\n")
     self._file.flush()
     for name, value in record.items():
-      if name != "step" and value is not None:
+      if isinstance(value, str):
+        self._writer.add_text(name, value, record["step"])
+      elif name != "step" and value is not None:
         self._writer.add_scalar(name, value, record["step"])
 
   def close(self) -> None:

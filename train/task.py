@@ -12,6 +12,7 @@ from flax import nnx
 from train.losses import Carried, LossFn
 
 GATE = "gate_"  # what names of fusion gates begin with in metrics.jsonl
+WARNING = "warning"  # a line of text in a record of metrics.jsonl, which the terminal shows, too
 HostBatch = Mapping[str, np.ndarray | jax.Array]
 
 
@@ -54,7 +55,8 @@ class Task:
     describe: facts about a trained model for the result.
     export: `export(folder, model)` writes the model where other programs find it, or None.
     figures: `figures(folder, model)` draws what a trained model does, or None.
-    watch: numbers about a model that are logged with every evaluation, by name.
+    watch: numbers about a model that are logged with every evaluation, by name; a line of text
+      under `WARNING` if something is wrong.
   """
 
   name: str
@@ -72,4 +74,4 @@ class Task:
   describe: Callable[[nnx.Module], dict[str, Any]]
   export: Callable[[Path, nnx.Module], None] | None
   figures: Callable[[Path, nnx.Module], None] | None = None
-  watch: Callable[[nnx.Module], dict[str, float]] = fusion_gates
+  watch: Callable[[nnx.Module], dict[str, Any]] = fusion_gates

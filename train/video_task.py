@@ -1,7 +1,7 @@
 """Classes of videos as a task of the loop."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from data import example_batches
 from data.video_batches import Missing
 from tmem import interop
 from tmem.image_models import PatchEncoder
-from tmem.video_models import VideoClassifier, VideoConfig
+from tmem.video_models import VideoClassifier, VideoConfig, VideoStream
 from train import inference
 from train.config import VideoRun
+from train.health import Health
 from train.task import HostBatch, Task
 from train.video_data import TESTS, Clips
 from train.video_losses import TOP, classification_quality, smoothed_loss
@@ -35,6 +36,16 @@ def model_config(
     patch_size=encoder.config.patch_size,
     frame_features=encoder.config.features,
   )
+
+
+def before_last(
+  model: VideoClassifier, batch: Mapping[str, jax.Array]
+) -> tuple[jax.Array, VideoStream]:
+  """The last frame of clips, and what they have carried up to it."""
+  frames, stream = batch["frames"], model.init_stream(len(batch["frames"]))
+  if frames.shape[1] > 1:
+    _, stream = model.onward(frames[:, :-1], stream)
+  return frames[:, -1], stream
 
 
 def make_task(config: VideoRun, model: VideoConfig, clips: Clips) -> Task:
@@ -104,4 +115,9 @@ def make_task(config: VideoRun, model: VideoConfig, clips: Clips) -> Task:
     describe=describe,
     export=interop.save_model,
     figures=figures,
+    watch=Health(
+      lambda: next(iter(eval_batches("valid", 0))),
+      lambda model, now: model.next_frame(*now),
+      before_last,
+    ),
   )

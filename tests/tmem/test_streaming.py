@@ -12,7 +12,7 @@ from tmem import MemoryConfig, streaming
 from tmem.decoder import MANY
 from tmem.decoder_config import METHODS
 from tmem.models import LanguageConfig, LanguageModel
-from tmem.places import recorded_places
+from tmem.places import recorded
 
 K, WINDOW, VOCABULARY, LENGTH = 3, 4, 11, 24
 SMALL = LanguageConfig(
@@ -158,9 +158,9 @@ def test_a_stream_of_billions_of_tokens_does_not_overflow(method, models, tokens
 
 def test_places_of_a_stream_are_those_of_one_pass(models, tokens):
   model, _ = models(method="tensor_local")
-  with recorded_places(model) as whole:
+  with recorded(model) as whole:
     model(tokens[:, : 2 * K])
-  with recorded_places(model) as pieces:
+  with recorded(model) as pieces:
     _, stream = model.onward(tokens[:, :K], model.init_stream(2))
     model.onward(tokens[:, K : 2 * K], stream)
   later = pieces[len(pieces) // 2].write_at[:, :1]  # of the first block, in the second call
