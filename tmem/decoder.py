@@ -187,10 +187,12 @@ class Decoder(Stack):
     keys = [None] * len(self.blocks) if key is None else jax.random.split(key, len(self.blocks))
     states, pasts = list(states), list(pasts)
     bias = None if self.distance_bias is None else self.distance_bias[...]
-    for layer, block in enumerate(self.blocks):
+    for layer in range(len(self.blocks)):
       own = self.state_of(layer)
-      memory, state = (None, None) if own is None else (self.memory, states[own])
-      x, state, pasts[layer] = block(x, layout, memory, state, pasts[layer], keys[layer], bias)
+      state = None if own is None else states[own]
+      x, state, pasts[layer] = self.run_block(
+        layer, state, x, layout, pasts[layer], keys[layer], bias
+      )
       if own is not None:
         states[own] = state
     return self.norm(x), tuple(states), tuple(pasts)

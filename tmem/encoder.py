@@ -63,19 +63,20 @@ class EncoderBlock(nnx.Module):
   def __call__(
     self,
     x: Tokens,
-    memory: TensorMemory | None = None,
-    state=None,
     visible: jax.Array | None = None,
     key: jax.Array | None = None,
+    *,
+    memory: TensorMemory | None = None,
+    state=None,
   ):
     """Runs the block.
 
     Args:
       x: [batch, tokens, features].
-      memory: the memory, for a block with a fusion.
-      state: its state before the tokens.
       visible: bool, broadcastable to [batch, heads, queries, keys]: what tokens see; None: all.
       key: dropout is on iff a key is given.
+      memory: the memory, for a block with a fusion.
+      state: its state before the tokens.
 
     Returns:
       `(x, state)` after the tokens.
@@ -135,10 +136,10 @@ class Encoder(Stack):
     """
     keys = [None] * len(self.blocks) if key is None else jax.random.split(key, len(self.blocks))
     states = list(states)
-    for layer, block in enumerate(self.blocks):
+    for layer in range(len(self.blocks)):
       own = self.state_of(layer)
-      memory, state = (None, None) if own is None else (self.memory, states[own])
-      x, state = block(x, memory, state, visible, keys[layer])
+      state = None if own is None else states[own]
+      x, state = self.run_block(layer, state, x, visible, keys[layer])
       if own is not None:
         states[own] = state
     return x, tuple(states)

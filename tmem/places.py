@@ -1,6 +1,7 @@
 """Where a model's memory reads and writes: to see what has been learnt, and to keep axes apart."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -44,12 +45,14 @@ def recorded(model: Stack, method: str = "places") -> Iterator[list[Any]]:
   memory = model.memory
   if not isinstance(memory, TensorMemory):
     raise ValueError(f"model: method {model.config.method!r} has no Tensor Memory")
-  recorder = _Recorder(memory, method)
+  recorder, config = _Recorder(memory, method), model.config
   model.memory = recorder
+  # What is noted inside a block that is computed twice could not leave it.
+  model.config = dataclasses.replace(config, remat_blocks=False)
   try:
     yield recorder.found
   finally:
-    model.memory = memory
+    model.memory, model.config = memory, config
 
 
 def memory_places(model: Stack, *inputs: jax.Array, call: str = "__call__") -> dict[int, Places]:

@@ -47,6 +47,24 @@ class Stack(nnx.Module):
       return None
     return self.config.memory_layers.index(layer) if self.config.state_scope == "layer" else 0
 
+  def run_block(self, layer: int, state: tuple | None, *inputs: Any) -> Any:
+    """Runs a block on inputs, beside the memory and its state if it uses one.
+
+    Args:
+      layer: index of the block.
+      state: of the memory before it, or None.
+      *inputs: `block(*inputs, memory=memory, state=state)` is called.
+
+    Returns:
+      What the block returns.
+    """
+    memory = None if self.state_of(layer) is None else self.memory
+
+    def call(state, *inputs):
+      return self.blocks[layer](*inputs, memory=memory, state=state)
+
+    return (jax.checkpoint(call) if self.config.remat_blocks else call)(state, *inputs)
+
   def memory_bytes(self, tail: str = "commit") -> int:
     """Bytes that the states of the memories of one stream take."""
     return bytes_of(lambda: self.init_states(1, tail))

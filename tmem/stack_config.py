@@ -35,6 +35,8 @@ class StackConfig(ABC):
     state_scope: "layer" gives each block a state of its own. "depth" hands one state from block
       to block, as published: then later tokens reach earlier ones.
     gate_init: start of the fusion gates γ; sigmoid(γ) scales the memory's output.
+    remat_blocks: whether the backward pass keeps of each block its input alone and computes the
+      rest anew: about a third more work, and less memory. The results are the same.
     dtype: compute type, of the memory's projections too.
     param_dtype: type of the parameters.
 
@@ -51,6 +53,7 @@ class StackConfig(ABC):
   memory_every_n_layers: int = 1
   state_scope: str = "layer"
   gate_init: float = 0.0
+  remat_blocks: bool = False
   dtype: Any = jnp.float32
   param_dtype: Any = jnp.float32
 
@@ -65,6 +68,8 @@ class StackConfig(ABC):
     check_choice("state_scope", self.state_scope, STATE_SCOPES)
     check_kind("memory", self.memory, MemoryConfig)
     check_finite("gate_init", self.gate_init)
+    if not isinstance(self.remat_blocks, bool):
+      raise ValueError(f"remat_blocks: got {self.remat_blocks!r}, expected a bool")
     check_rate("dropout", self.dropout)
     for name in ("dtype", "param_dtype"):
       object.__setattr__(self, name, checked_float_dtype(name, getattr(self, name)))

@@ -148,22 +148,23 @@ class Block(nnx.Module):
     self,
     x: Tokens,
     layout: Layout,
-    memory: RecurrentMemory | None = None,
-    state: State | None = None,
     past: Past | None = None,
     key: jax.Array | None = None,
     distance_bias: jax.Array | None = None,
+    *,
+    memory: RecurrentMemory | None = None,
+    state: State | None = None,
   ) -> tuple[Tokens, State | None, Past | None]:
     """Runs the block.
 
     Args:
       x: [batch, tokens, features].
       layout: how the tokens lie in their streams.
-      memory: the memory, for a block with a fusion.
-      state: its state before the tokens.
       past: what attention has kept of the streams; None: they begin here.
       key: dropout is on iff a key is given.
       distance_bias: what blocks with segments share, see `SegmentAttention`; None in others.
+      memory: the memory, for a block with a fusion.
+      state: its state before the tokens.
 
     Returns:
       `(x, state, past)` after the tokens.

@@ -99,6 +99,7 @@ class RunConfig:
     init_from: run, or one of its checkpoints, whose parameters training starts from; None: from
       random ones.
     mesh: sizes of the mesh axes (data, fsdp, model); one of them may be -1.
+    profile: first and last step that are traced; None: none.
   """
 
   workdir: Path
@@ -117,6 +118,7 @@ class RunConfig:
   checkpoint: Path | None = None
   init_from: Path | None = None
   mesh: tuple[int, int, int] = (-1, 1, 1)
+  profile: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from tmem.config import COORDINATE_HEADS, DYNAMICS, IMPLEMENTATIONS, READ_QUERIE
 from tmem.slots import SlotConfig
 from tmem.stack_config import STATE_SCOPES
 from train.command import Flag
-from train.parsers import TEXT, Boolean, Choice, Grid, Integer, MeshSizes, Number, Remat
+from train.parsers import TEXT, Boolean, Choice, Grid, Integer, MeshSizes, Number, Remat, Steps
 
 _MEMORY = tmem.MemoryConfig()
 _SLOTS = SlotConfig()
@@ -75,6 +75,9 @@ COMPUTE = {
   "dropout": Flag(Number(0, 1), None, "Dropout rate."),
   "dtype": Flag(
     Choice(("float32", "bfloat16")), "float32", "Compute type; parameters are float32."
+  ),
+  "remat_blocks": Flag(
+    Boolean(), False, "Recompute whole blocks in the backward pass to save memory."
   ),
 }
 MEMORY = {
@@ -161,6 +164,9 @@ RUN = {
   "max_skipped_steps": Flag(Integer(0), 10, "Stop when more steps than this were not finite."),
   "stop_at": Flag(Integer(0), 0, "Save and end at this step, to be resumed; 0 means never."),
   "mesh": Flag(MeshSizes(), "data:-1,fsdp:1", "Devices per mesh axis."),
+  "profile": Flag(
+    Steps(), None, "Steps that are traced, as in 20:25: WORKDIR/profile is for Perfetto and XProf."
+  ),
 }
 SWITCHES = {"debug": "Show the stack trace of an error."}
 
@@ -173,7 +179,7 @@ RENAMED = {
   "implementation": "memory_implementation",
 }
 # Belong to one process, not to the run: never stored.
-OF_THE_PROCESS = ("workdir", "checkpoint", "mode", "debug", "stop_at", "jobs", "worker")
+OF_THE_PROCESS = ("workdir", "checkpoint", "mode", "debug", "stop_at", "profile", "jobs", "worker")
 # May differ when a run is resumed; everything else decides what is computed. `steps` does: the
 # learning rate of every step depends on it.
 MAY_CHANGE = (
@@ -181,6 +187,7 @@ MAY_CHANGE = (
   "data_dir",
   "memory_implementation",
   "remat",
+  "remat_blocks",
   "log_every",
   "checkpoint_every",
   "keep",

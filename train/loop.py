@@ -24,6 +24,7 @@ from train.interrupts import Interrupts
 from train.losses import as_carried
 from train.optim import learning_rate_schedule, make_optimizer
 from train.plots import plot_gates, plot_losses
+from train.profiling import Profile
 from train.progress import Progress
 from train.runlog import RunLog, Terminal
 from train.sharding import make_mesh, put_local_batch
@@ -88,6 +89,7 @@ class _Loop:
     self.saved = (self.progress.step, self.progress.settled)
     self.unread = None  # metrics of the newest step, read only when the next one is under way
     self.compiled = set()  # shapes of batches that a step has been made with
+    self.profile = Profile(run.profile if self.is_main else None, run.workdir / outputs.PROFILE)
 
   def run_to_end(self, record: dict[str, Any]) -> dict[str, Any] | None:
     """Trains until the run ends or is asked to stop."""
@@ -104,6 +106,7 @@ class _Loop:
         self._settle()
       return self._finish()
     finally:
+      self.profile.close()
       self.terminal.close()
       if self.log:
         self.log.close()
@@ -151,7 +154,8 @@ class _Loop:
     batch = next(self.batches)
     waited = time.monotonic() - began if self._is_idle() else 0.0
     batch = put_local_batch(batch, self.mesh)
-    self.state, metrics = self.train_step(self.state, batch)
+    number = self.progress.step + 1
+    self.state, metrics = self.profile.step(number, self.train_step, self.state, batch)
     self._read_metrics()
     self.unread = metrics
     self.progress.step += 1

@@ -24,6 +24,7 @@ ENCODER = "encoder"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_NAME = re.compile(r"(\d{8,})(?:\.(\d+))?")  # its step, and which of that step
 PLOTS = "plots"
+PROFILE = "profile"
 TENSORBOARD = "tensorboard"
 LOCK = ".lock"
 

@@ -208,3 +208,21 @@ class Remat(flags.ArgumentParser):
     if text.isdigit() and int(text) > 0:
       return int(text)
     raise ValueError(f"expected {self.syntactic_help}")
+
+
+class Steps(flags.ArgumentParser):
+  """First and last of some steps, as in 20:25."""
+
+  syntactic_help = "first and last step, as in 20:25"
+
+  def parse(self, argument: Any) -> tuple[int, int]:
+    """Parses `argument`, or raises ValueError saying what is expected."""
+    if isinstance(argument, tuple):
+      return argument
+    try:
+      first, last = (int(step) for step in argument.split(":"))
+    except ValueError:
+      first, last = 0, 0
+    if not 1 <= first <= last:
+      raise ValueError(f"expected {self.syntactic_help}, the first step being 1")
+    return first, last
