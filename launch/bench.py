@@ -1,94 +1,98 @@
-"""Measures speed, temporaries and compile time; figures to compare are ratios within one run.
+"""Measures speed, memory and compile time; figures to compare are ratios within one run.
 
-  python launch/bench.py memory|variants|step|video|drift [--json] [--repeats=N] [--cores=N]
+  python launch/bench.py BENCHMARK [--json] [--repeats=N] [--cores=N] [--peak_flops=N]
 
-`memory`: one memory layer with its heads, forward and forward + backward, the fast scan
-against the plain one, and how compile time grows with the number of chunks. `variants`: the
-dynamics and the windowed update against the published dynamics, all with their fast scans, and
-what a step costs on larger and larger grids. `step`: a training step of a language model with
-memory against one without, optimizer included. `video`: the methods of `train.video`, how their
-compile time grows with the number of frames, and what a frame costs early and late in a stream.
-`drift`: how far a float32 state is from a float64
-one after 10,000 steps in bfloat16. Contestants run in turn in one process; each figure is the least
-process-CPU time over the repeats, so other load on the machine matters little. By
-default the process keeps to one core.
+BENCHMARK is one of
+  step         a training step of a language model with memory against one without: tokens/s, share
+               of the device's peak, bytes, and the time a batch takes
+  decode       the next token of a stream after --contexts tokens, with memory and without
+  data         batches of each task, alone and beside the step that they are for
+  scaling      a step over 1, 2, 4 and 8 devices, with as many rows on each
+  temporaries  bytes of a compiled step by --lengths and by what is computed again; runs nothing
+  memory       one memory layer with its heads, the fast scan against the plain one, and how compile
+               time grows with the number of chunks
+  variants     the dynamics and the windowed update against the published dynamics
+  video        the methods of train.video, compile time by frames, a frame early and late
+  drift        how far a float32 state is from a float64 one after 10,000 steps in bfloat16
+
+Contestants run in turn in one process; each figure is the least over the repeats, on a CPU of
+process time, so other load on the machine matters little. By default the process keeps to one core.
+docs/measuring.md explains every key of the JSON object.
 """
 
 import argparse
+import importlib
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import bench_functions  # beside this file
-from bench_functions import Shape
-
-PUBLISHED = Shape("published", 8, 512, 384, 32, (8, 8, 8), 16)
-MEMORY_SHAPES = (
-  PUBLISHED,
-  Shape("small grid", 8, 256, 128, 32, (3, 3, 3), 1),
-  Shape("small batch", 4, 256, 128, 32, (8, 8, 8), 16),
-)
-VARIANT_SHAPES = (PUBLISHED, PUBLISHED._replace(name="fine chunks", chunk_size=2))
-# By name, how a contestant's memory differs; the first is what the others are compared with.
-IMPLEMENTATIONS = {"plain": {"implementation": "plain"}, "fast": {"implementation": "fast"}}
-VARIANTS = {
-  "convlstm": {},
-  "parallel": {"dynamics": "parallel"},
-  "selective": {"dynamics": "selective"},
-  "convlstm, window": {"update": "window"},
-  "selective, window": {"dynamics": "selective", "update": "window"},
+# By name: where it is, and how often it runs each function if nothing is said.
+BENCHMARKS = {
+  "step": ("steps.measure_step", 3),
+  "decode": ("decode.measure_decode", 5),
+  "data": ("data.measure_data", 3),
+  "scaling": ("steps.measure_scaling", 2),
+  "temporaries": ("temporaries.measure_temporaries", 1),
+  "memory": ("layers.measure_memory", 9),
+  "variants": ("layers.measure_variants", 9),
+  "video": ("video.measure_video", 9),
+  "drift": ("layers.measure_drift", 1),
 }
-# A training step with memory against "local". At the second shape the authors' code takes 4.6
-# times its own "local".
-STEPS = {
-  "local": {"method": "local"},
-  "selective": {"method": "tensor_local", "dynamics": "selective"},
-  "convlstm": {"method": "tensor_local", "dynamics": "convlstm"},
-  "convlstm, window": {"method": "tensor_local", "dynamics": "convlstm", "memory_update": "window"},
-}
-STEP_SHAPES = {
-  "cpu preset": {"preset": "cpu"},
-  "four blocks": {
-    "preset": "cpu", "num_layers": 4, "features": 128, "num_heads": 4, "batch_size": 4,
-    "max_length": 256, "window": 64, "memory_channels": 32, "grid": (8, 8, 8), "chunk_size": 16,
-    "read_heads": 1, "memory_every_n_layers": 1,
-  },
-}  # fmt: skip
-VOCABULARY = {"cpu preset": 256, "four blocks": 2000}
-WINDOWED_GRIDS = (8, 16, 32)
-DRIFT_STEPS = 10_000
-COMPILED_CHUNKS = (16, 1024)
-VIDEOS, COMPILED_FRAMES, STREAMED = 32, (8, 64), (100, 10_000)
+HOST_DEVICES = 8  # a CPU counts as so many for "scaling"
 
 
 def main() -> None:
   """Parses the command line, measures, prints a table or JSON."""
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
-  parser.add_argument("benchmark", choices=list(BENCHMARKS), help="what to measure")
-  parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-  parser.add_argument("--repeats", type=_positive, default=9, help="runs of each function")
-  parser.add_argument("--cores", type=_positive, default=1, help="cores the process may use")
-  options = parser.parse_args()
+  options = _parse(sys.argv[1:])
   _keep_to_cores(options.cores)
+  if options.benchmark == "scaling":
+    _add_xla_flag(f"--xla_force_host_platform_device_count={HOST_DEVICES}")
+  if options.benchmark == "temporaries":  # what never runs need not be fast
+    _add_xla_flag("--xla_backend_optimization_level=0")
   import jax  # after the flags above
+  from benchmarks import timing
 
+  from train.result import peak_memory_bytes
+
+  peak = timing.peak_flops(options.peak_flops)
+  options.peak = peak["peak_flops"]
+  module, function = options.run.split(".")
+  measure = getattr(importlib.import_module(f"benchmarks.{module}"), function)
   report = {
     "benchmark": options.benchmark,
     "jax": jax.__version__,
     "device": jax.devices()[0].device_kind,
     "repeats": options.repeats,
     "cores": options.cores,
-    **BENCHMARKS[options.benchmark](options.repeats),
+    **peak,
+    **measure(options),
+    "peak_memory_bytes": peak_memory_bytes(),
   }
   print(json.dumps(report, indent=2) if options.json else _table(report))
 
 
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-  pass
+def _parse(arguments: list[str]) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  add = parser.add_argument
+  add("benchmark", choices=list(BENCHMARKS), help="what to measure")
+  add("--json", action="store_true", help="print one JSON object instead of a table")
+  add("--repeats", type=_positive, help="runs of each function")
+  add("--cores", type=_positive, default=1, help="cores the process may use (1)")
+  add("--peak_flops", type=float, help="operations per second of the device, in place of its own")
+  add("--contexts", type=_integers, default=[1024, 16_384], help="of decode (1024,16384)")
+  add("--lengths", type=_integers, default=[512, 1024, 2048, 4096], help="of temporaries")
+  add("--preset", default="cpu", help="of temporaries, of train.language (cpu)")
+  add("--policy", help="of temporaries: only that one, as 'blocks'")
+  add("--flags", type=json.loads, default={"batch_size": 1}, help="of temporaries, as JSON")
+  options = parser.parse_args(arguments)
+  options.run, repeats = BENCHMARKS[options.benchmark]
+  options.repeats = options.repeats or repeats
+  return options
 
 
 def _positive(text: str) -> int:
@@ -98,222 +102,20 @@ def _positive(text: str) -> int:
   return value
 
 
+def _integers(text: str) -> list[int]:
+  return [_positive(part) for part in text.split(",")]
+
+
 def _keep_to_cores(cores: int) -> None:
   """Limits this process, and the threads XLA is about to start, to some cores."""
   if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
   if cores == 1:
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {flags}"
+    _add_xla_flag("--xla_cpu_multi_thread_eigen=false")
 
 
-def measure_memory(repeats: int) -> dict:
-  """The fast scan against the plain one, and the growth of compile time, as JSON values."""
-  shapes = [_memory_shape(shape, IMPLEMENTATIONS, repeats) for shape in MEMORY_SHAPES]
-  seconds = [compile_seconds(chunks) for chunks in COMPILED_CHUNKS]
-  growth = {f"seconds_{c}_chunks": s for c, s in zip(COMPILED_CHUNKS, seconds, strict=True)}
-  return {
-    "shapes": shapes,
-    "compile_growth": {**growth, "ratio": seconds[1] / seconds[0]},
-  }
-
-
-def measure_variants(repeats: int) -> dict:
-  """Dynamics and windows against the published dynamics, and windows by grid, as JSON values."""
-  from tmem.diagonal import sequential_depth
-
-  shapes = [_memory_shape(shape, VARIANTS, repeats) for shape in VARIANT_SHAPES]
-  depths = {
-    f"{chunks}_chunks": sequential_depth(chunks)
-    for chunks in (shape.tokens // shape.chunk_size for shape in VARIANT_SHAPES)
-  }
-  return {
-    "shapes": shapes,
-    "sequential_depth_selective": depths,
-    "windowed_step_milliseconds": windowed_steps(repeats),
-  }
-
-
-def windowed_steps(repeats: int) -> dict:
-  """Milliseconds of a windowed step, forward + backward, by cells per axis of the grid.
-
-  The difference between twice as many tokens and once as many, so that what is done once for all
-  steps, zeros for the state of a large grid above all, is not in it.
-  """
-  runs = {}
-  for cells in WINDOWED_GRIDS:
-    for times in (1, 2):
-      tokens = times * PUBLISHED.tokens
-      shape = PUBLISHED._replace(grid=(cells,) * 3, tokens=tokens)
-      lowered, arguments = bench_functions.memory_layer(shape, VARIANTS["convlstm, window"])[
-        "forward_backward"
-      ]
-      runs[cells, times] = (lowered.compile(), arguments)
-  seconds = _least_cpu_seconds(runs, repeats)
-  steps = PUBLISHED.tokens // PUBLISHED.chunk_size
-  found = {
-    f"grid_{cells}": 1e3 * (seconds[cells, 2] - seconds[cells, 1]) / steps
-    for cells in WINDOWED_GRIDS
-  }
-  first, *_, last = found.values()
-  return {**found, "ratio": last / first}
-
-
-def measure_step(repeats: int) -> dict:
-  """A training step with memory against one without, as JSON values."""
-  return {
-    "shapes": [
-      measure(
-        {"name": name} | flags,
-        {
-          method: bench_functions.training_step(flags | more, VOCABULARY[name])
-          for method, more in STEPS.items()
-          if "memory_update" not in more or "grid" in flags  # a grid larger than a window
-        },
-        repeats,
-      )
-      for name, flags in STEP_SHAPES.items()
-    ]
-  }
-
-
-def measure_video(repeats: int) -> dict:
-  """The methods of `train.video` at its preset cpu, as JSON values."""
-  from tmem.video_models import METHODS
-
-  def runs(method: str, frames: int) -> dict:
-    return bench_functions.video_loss(method, frames, VIDEOS)
-
-  facts = {"name": "cpu preset", "frames": COMPILED_FRAMES[0], "batch_size": VIDEOS}
-  report = {"shapes": [measure(facts, {m: runs(m, COMPILED_FRAMES[0]) for m in METHODS}, repeats)]}
-  for method in METHODS:
-    seconds = []
-    for frames in COMPILED_FRAMES:
-      lowered, _ = runs(method, frames)["forward_backward"]
-      start = time.process_time()
-      lowered.compile()
-      seconds.append(time.process_time() - start)
-    report[f"compile_ratio_64_to_8_frames_{method}"] = {"ratio": seconds[1] / seconds[0]}
-    report[f"frame_milliseconds_{method}"] = _streamed_milliseconds(method)
-  return report
-
-
-def _streamed_milliseconds(method: str) -> dict:
-  """Least CPU milliseconds of a frame, of the 100 before each of `STREAMED`."""
-  step, frame, stream = bench_functions.video_stream(method)
-  found = {}
-  for count in range(1, STREAMED[-1] + 1):
-    start = time.process_time()
-    logits, stream = step(frame, stream)
-    logits.block_until_ready()
-    spent = 1e3 * (time.process_time() - start)
-    end = next(end for end in STREAMED if count <= end)
-    if count > end - STREAMED[0]:
-      found[f"at_{end}"] = min(spent, found.get(f"at_{end}", spent))
-  first, *_, last = found.values()
-  return {**found, "ratio": last / first}
-
-
-def measure_drift(repeats: int) -> dict:
-  """Largest difference of a float32 state from a float64 one, over its largest entry, by dynamics.
-
-  Both compute in bfloat16 from the same tokens.
-  """
-  del repeats  # the same every time
-  import jax
-  import jax.numpy as jnp
-  import numpy as np
-  from flax import nnx
-
-  import tmem
-  from tmem.config import DYNAMICS
-
-  jax.config.update("jax_enable_x64", True)
-  x = jax.random.normal(jax.random.key(0), (1, DRIFT_STEPS, 32), jnp.bfloat16)
-  found = {}
-  for dynamics in DYNAMICS:
-    cells = []
-    for state_dtype in ("float32", "float64"):
-      config = tmem.MemoryConfig(
-        channels=8, grid=(4, 4, 4), chunk_size=1, forget_bias=3.0, dynamics=dynamics,
-        dtype="bfloat16", param_dtype="float32", state_dtype=state_dtype,
-      )  # fmt: skip
-      memory = tmem.TensorMemory(config, 32, rngs=nnx.Rngs(0))
-      state = jax.jit(lambda x, memory=memory: memory(x, memory.init_state(1))[1])(x)
-      cells.append(np.asarray(state.cell, np.float64))
-    found[dynamics] = float(np.abs(cells[0] - cells[1]).max() / np.abs(cells[1]).max())
-  return {f"state_drift_after_{DRIFT_STEPS}_steps": found}
-
-
-def _memory_shape(shape: Shape, contestants: dict[str, dict], repeats: int) -> dict:
-  lowered = {
-    name: bench_functions.memory_layer(shape, changes) for name, changes in contestants.items()
-  }
-  return measure(shape._asdict(), lowered, repeats)
-
-
-def measure(facts: dict, contestants: dict[str, dict], repeats: int) -> dict:
-  """Times, compile seconds and temporary bytes of each contestant, and ratios to the first.
-
-  Args:
-    facts: what all have in common.
-    contestants: by name, by kind of function, `(lowered, arguments)`.
-    repeats: runs of each function.
-  """
-  found = {name: {} for name in contestants}
-  runs = {}
-  for name, kinds in contestants.items():
-    for kind, lowered in kinds.items():
-      start = time.process_time()
-      compiled = lowered[0].compile()
-      found[name][f"{kind}_compile_seconds"] = time.process_time() - start
-      memory = compiled.memory_analysis()
-      found[name][f"{kind}_temporary_bytes"] = memory.temp_size_in_bytes
-      runs[name, kind] = (compiled, lowered[1])
-  for (name, kind), seconds in _least_cpu_seconds(runs, repeats).items():
-    found[name][f"{kind}_milliseconds"] = 1e3 * seconds
-  baseline, *others = found
-  ratios = {
-    name: {key: value / found[baseline][key] for key, value in found[name].items()}
-    for name in others
-  }
-  return {"shape": facts, "measured": found, f"ratio_to_{baseline}": ratios}
-
-
-def _least_cpu_seconds(runs: dict, repeats: int) -> dict:
-  """Least process-CPU seconds of each function, all run in turn."""
-  import jax
-
-  least = dict.fromkeys(runs, float("inf"))
-  for _ in range(repeats + 1):  # the first round warms up and counts as any other
-    for key, (function, arguments) in runs.items():
-      start = time.process_time()
-      jax.block_until_ready(function(*arguments))
-      least[key] = min(least[key], time.process_time() - start)
-  return least
-
-
-def compile_seconds(chunks: int) -> float:
-  """Least CPU seconds, of three, to compile forward + backward over so many chunks."""
-  import jax
-
-  shape = Shape("compile", 2, 16 * chunks, 32, 16, (4, 4, 4), 16)
-  seconds = []
-  for _ in range(3):
-    jax.clear_caches()
-    start = time.process_time()
-    bench_functions.memory_layer(shape, {})["forward_backward"][0].compile()
-    seconds.append(time.process_time() - start)
-  return min(seconds)
-
-
-BENCHMARKS = {
-  "memory": measure_memory,
-  "variants": measure_variants,
-  "step": measure_step,
-  "video": measure_video,
-  "drift": measure_drift,
-}
+def _add_xla_flag(flag: str) -> None:
+  os.environ["XLA_FLAGS"] = f"{flag} {os.environ.get('XLA_FLAGS', '')}"
 
 
 def _table(report: dict) -> str:
@@ -329,9 +131,20 @@ def _table(report: dict) -> str:
     lines.append("")
   for name, figures in report.items():
     if isinstance(figures, dict):
-      facts = ", ".join(f"{key} {value:.3g}" for key, value in figures.items())
-      lines.append(f"{name}: {facts}".replace("_", " "))
+      lines += _lines(name.replace("_", " "), figures)
   return "\n".join(lines)
+
+
+def _lines(title: str, figures: dict) -> list[str]:
+  """One line of figures; of groups of figures, one for each."""
+  groups = {key: value for key, value in figures.items() if isinstance(value, dict)}
+  if groups:
+    return [line for key, value in groups.items() for line in _lines(f"{title}, {key}", value)]
+  numbers = [
+    f"{key} {value:.4g}" if isinstance(value, (int, float)) else f"{key} {value}"
+    for key, value in figures.items()
+  ]
+  return [f"{title}: {', '.join(numbers)}".replace("_", " ")]
 
 
 def _row(name: str, values: dict, bytes_scale: float) -> str:

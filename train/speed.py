@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from tmem import streaming
+from tmem.decoder import Stream
 from tmem.models import LanguageModel
 
 PROMPT = 1024  # tokens of the prompt that is timed
@@ -34,7 +35,7 @@ def measure(model: LanguageModel) -> dict[str, Any]:
   seconds, (_, stream) = _fastest(lambda: streaming.prefill(model, prompt, empty))
   found: dict[str, Any] = {"prefill_tokens_per_second": PROMPT / seconds}
   for context in CONTEXTS:
-    late = stream._replace(seen=0 * stream.seen + context, age=0 * stream.age + context)
+    late = at_context(stream, context)
 
     def write(late=late):
       logits, now = None, late
@@ -45,6 +46,11 @@ def measure(model: LanguageModel) -> dict[str, Any]:
     seconds, _ = _fastest(write)
     found[f"decode_tokens_per_second_{context}"] = STEPS / seconds
   return found
+
+
+def at_context(stream: Stream, context: int) -> Stream:
+  """A stream that is told that it has seen so many tokens."""
+  return stream._replace(seen=0 * stream.seen + context, age=0 * stream.age + context)
 
 
 def _fastest(call) -> tuple[float, Any]:

@@ -1,0 +1,1 @@
+"""What `launch/bench.py` measures: a file for each kind of benchmark."""

@@ -1,0 +1,184 @@
+"""Training steps of language models: with memory against without, and over more devices."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from benchmarks.timing import least_seconds, measure, rates
+from tmem.models import LanguageModel
+from train import language_task
+from train.config import LanguageRun
+from train.language_flags import COMMAND
+from train.losses import LossFn, language_loss
+from train.optim import learning_rate_schedule, make_optimizer
+from train.sharding import make_mesh, put_global_batch
+from train.state import Setup, make_setup, make_train_step
+
+# A training step with memory against "local". At the second shape the authors' code takes 4.6
+# times its own "local".
+STEPS = {
+  "local": {"method": "local"},
+  "selective": {"method": "tensor_local", "dynamics": "selective"},
+  "convlstm": {"method": "tensor_local", "dynamics": "convlstm"},
+  "convlstm, window": {"method": "tensor_local", "dynamics": "convlstm", "memory_update": "window"},
+}
+STEP_SHAPES = {
+  "cpu preset": {"preset": "cpu"},
+  "four blocks": {
+    "preset": "cpu", "num_layers": 4, "features": 128, "num_heads": 4, "batch_size": 4,
+    "max_length": 256, "window": 64, "memory_channels": 32, "grid": (8, 8, 8), "chunk_size": 16,
+    "read_heads": 1, "memory_every_n_layers": 1,
+  },
+}  # fmt: skip
+VOCABULARY = {"cpu preset": 256, "four blocks": 2000}
+METHODS = {name: STEPS[name] for name in ("local", "selective")}  # where two say enough
+DEVICES = (1, 2, 4, 8)
+ROWS = 2  # of each device
+
+
+class Step(NamedTuple):
+  """A training step as `train` makes it.
+
+  Attributes:
+    setup: the model's structure and its state's shapes.
+    function: the compiled function, `(seed, state, batch) -> (state, metrics)`.
+    mesh: its devices.
+  """
+
+  setup: Setup
+  function: Any
+  mesh: Mesh
+
+  def runner(self, batch: Mapping[str, np.ndarray]) -> Any:
+    """A function that makes the next step with a batch, which lies on the devices already."""
+    state, batch = [self.setup.init()], put_global_batch(batch, self.mesh)
+
+    def advance() -> Any:
+      state[0], metrics = self.function(np.uint32(0), state[0], batch)
+      return metrics
+
+    return advance
+
+
+def make_step(build: Callable[[nnx.Rngs], nnx.Module], loss_fn: LossFn, config: Any) -> Step:
+  """A training step as `train` makes it.
+
+  Args:
+    build: makes the model.
+    loss_fn: as of `train.task.Task`.
+    config: of a run, with `run` and `optim`.
+  """
+  mesh = make_mesh(config.run.mesh, config.run.batch_size // config.optim.accumulate)
+  optimizer = make_optimizer(config.optim)
+  setup = make_setup(build, optimizer, mesh, config.run.seed)
+  schedule, accumulate = learning_rate_schedule(config.optim), config.optim.accumulate
+  step = make_train_step(
+    setup, loss_fn, optimizer, schedule, mesh, seed=config.run.seed, accumulate=accumulate
+  )
+  return Step(setup, step.func, mesh)
+
+
+def language_run(flags: dict[str, Any], vocabulary: int) -> LanguageRun:
+  """The configuration of a run of `train.language` with some flags and so many token types."""
+  values = COMMAND.values(flags["preset"]) | flags | {"workdir": "none"}
+  config = COMMAND.build(values)
+  return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=vocabulary))
+
+
+def random_tokens(config: LanguageRun) -> dict[str, np.ndarray]:
+  """A batch of a run."""
+  shape = (config.run.batch_size, config.model.max_length)
+  tokens = np.random.default_rng(0).integers(0, config.model.vocab_size, shape).astype(np.int32)
+  return {"inputs": tokens, "targets": tokens}
+
+
+def language_step(config: LanguageRun) -> Step:
+  """The training step of a language model whose rows begin with an empty memory."""
+  return make_step(lambda rngs: LanguageModel(config.model, rngs=rngs), language_loss, config)
+
+
+def measure_step(options: Any) -> dict:
+  """A training step with memory against one without, as JSON values."""
+  data = data_milliseconds(options.repeats)
+  shapes = []
+  for name, flags in STEP_SHAPES.items():
+    contestants = {
+      method: training_step(language_run(flags | more, VOCABULARY[name]))
+      for method, more in STEPS.items()
+      if "memory_update" not in more or "grid" in flags  # a grid larger than a window
+    }
+    found = measure({"name": name} | flags, contestants, options.repeats)
+    tokens = random_tokens(language_run(flags, 2))["inputs"].size
+    for method, values in found["measured"].items():
+      forward = contestants[method]["forward"][0]
+      values |= rates(values, forward, tokens, options.peak)
+      values["data_wait"] = data / (data + values["forward_backward_milliseconds"])
+    shapes.append(found)
+  return {"shapes": shapes, "data": {"milliseconds_per_batch": data}}
+
+
+def data_milliseconds(repeats: int) -> float:
+  """Least milliseconds that the preset's batches of text take, one after the other."""
+  config = language_run({"preset": "cpu"}, 256)
+  batches = language_task.train_batches(config, language_task.load_corpus(config.data))
+  return 1e3 * least_seconds({0: (lambda: next(batches)["inputs"], ())}, 3 * repeats)[0]
+
+
+def training_step(config: LanguageRun) -> dict:
+  """Loss, and a training step, of a language model: kind -> (traced, arguments)."""
+  graphdef, params = nnx.split(LanguageModel(config.model, rngs=nnx.Rngs(0)))
+  params = nnx.to_pure_dict(params)
+  optimizer = make_optimizer(config.optim)
+  batch = random_tokens(config)
+
+  def loss(params, batch):
+    sums = language_loss(nnx.merge(graphdef, params), batch, None)
+    return sums["loss"] / sums["weight"]
+
+  def step(params, state, batch):
+    value, grads = jax.value_and_grad(loss)(params, batch)
+    updates, state = optimizer.update(grads, state, params)
+    return value, optax.apply_updates(params, updates), state
+
+  state = optimizer.init(params)
+  return {
+    "forward": (jax.jit(loss).trace(params, batch), (params, batch)),
+    "forward_backward": (jax.jit(step).trace(params, state, batch), (params, state, batch)),
+  }
+
+
+def measure_scaling(options: Any) -> dict:
+  """A step over more and more devices, each with as many rows, as JSON values.
+
+  The devices of a CPU share its cores. So what is measured there is the work of all of them, and
+  the efficiency is that of n steps on one device over one on n: what splitting the work adds.
+  """
+  runs, facts = {}, {"preset": "cpu", "rows_per_device": ROWS}
+  counts = [count for count in DEVICES if count <= jax.device_count()]
+  for method, more in METHODS.items():
+    for count in counts:
+      flags = {**more, "preset": "cpu", "batch_size": ROWS * count}
+      flags["mesh"] = COMMAND.flags["mesh"].parser.parse(f"data:{count},fsdp:1")
+      config = language_run(flags, VOCABULARY["cpu preset"])
+      runs[method, count] = (language_step(config).runner(random_tokens(config)), ())
+      tokens = ROWS * config.model.max_length
+  seconds = least_seconds(runs, options.repeats)
+  shared = jax.default_backend() == "cpu"
+  found = {}
+  for method in METHODS:
+    own = {count: seconds[method, count] for count in counts}
+    found[f"scaling_{method}"] = {
+      str(count): {
+        "milliseconds": 1e3 * spent,
+        "tokens_per_second": count * tokens / spent,
+        "efficiency": own[1] * (count if shared else 1) / spent,
+      }
+      for count, spent in own.items()
+    }
+  return {"facts": facts, **found}
