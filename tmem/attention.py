@@ -256,7 +256,12 @@ class Heads(nnx.Module):
 
   def split(self, x: Tokens) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, keys and values of x: [batch, tokens, heads, head_size] each."""
-    qkv = self.qkv(x).reshape(*x.shape[:2], 3, self.num_heads, x.shape[2] // self.num_heads)
+    shape = 3, self.num_heads, x.shape[2] // self.num_heads
+    # Heads are an axis of the matrix, too: devices that share them then make none but their own.
+    kernel = self.qkv.kernel[...].astype(self.qkv.dtype).reshape(-1, *shape)
+    kernel = placed(kernel, None, None, "heads", None)
+    qkv = jnp.einsum("btf,fphd->btphd", x.astype(self.qkv.dtype), kernel)
+    qkv += self.qkv.bias[...].astype(self.qkv.dtype).reshape(shape)
     qkv = placed(qkv, "batch", None, None, "heads", None)
     return qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
 

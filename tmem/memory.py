@@ -91,9 +91,8 @@ class TensorMemory(RecurrentMemory):
     reads = self._fetched(jnp.moveaxis(reads, 0, 1))
     fresh = parts.fresh()
     if fresh is not None:
-      reads = jnp.where(fresh[..., None], 0, reads)
-    with jax.named_scope(READ):
-      return self.output(reads), _placed(state)
+      reads = jnp.where(fresh[..., None, None], 0, reads)
+    return self._outputs(reads), _placed(state)
 
   @property
   def _window(self) -> Grid | None:
@@ -102,13 +101,24 @@ class TensorMemory(RecurrentMemory):
 
   @scoped(READ)
   def _fetched(self, reads: jax.Array) -> jax.Array:
-    """What each query got, from the reads of every step: [batch, chunks, queries, heads * C]."""
+    """What each query got, from the reads of every step: [batch, chunks, queries, heads, C]."""
     config = self.config
     batch, steps, count, channels = reads.shape
     heads, writes = config.read_heads, config.write_heads
     # All heads read before the first of them writes.
-    reads = reads.reshape(batch, steps // writes, writes, count // heads, heads * channels)
+    reads = reads.reshape(batch, steps // writes, writes, count // heads, heads, channels)
     return reads[:, :, 0].astype(config.dtype)
+
+  @scoped(READ)
+  def _outputs(self, reads: jax.Array) -> Tokens:
+    """Projects what the heads read back to tokens: [batch, chunks, queries, features].
+
+    Channels are an axis of the matrix, too: devices that share them project their own.
+    """
+    output, shape = self.output, reads.shape[-2:]
+    kernel = output.kernel[...].astype(output.dtype).reshape(*shape, output.out_features)
+    kernel = placed(kernel, None, "channels", None)
+    return jnp.tensordot(reads, kernel, axes=2) + output.bias[...].astype(output.dtype)
 
   def places(
     self,

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ class Collective(NamedTuple):
     kind: "all-reduce", "all-gather", …
     axes: the mesh axes whose devices take part; empty if the program does not say.
     devices: how many take part.
-    shape: of the result on a device, as in "f32[8,128]".
+    shape: of the result on a device, as in "f32[8,128]"; of several, the first and how many more.
     size: bytes of the result on a device.
     count: how often in a step.
     scope: what it is for, as the program names it.
@@ -106,11 +107,17 @@ def _collective(call: re.Match, line: str, mesh: dict[str, int]) -> Collective:
     kind,
     _axes(group, mesh),
     len(group) or math.prod(mesh.values()),
-    "+".join(f"{dtype}[{shape}]" for dtype, shape in arrays),
+    _arrays_text(arrays),
     sum(sizes),
     1,
     scope[1] if scope else "",
   )
+
+
+def _arrays_text(arrays: Sequence[tuple[str, str]]) -> str:
+  """Types and shapes of arrays; of many, the first and how many more."""
+  texts = [f"{dtype}[{shape}]" for dtype, shape in arrays]
+  return texts[0] + (f" and {len(texts) - 1} more" if len(texts) > 1 else "")
 
 
 def _numbers(text: str) -> list[int]:
@@ -126,9 +133,10 @@ def _iota(text: str) -> np.ndarray:
 
 def _first_group(line: str) -> list[int]:
   """Numbers of the devices that take part together, of the first group; empty if unknown."""
-  listed = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", line)
-  if listed:
-    return _numbers(listed[1])
+  listed = re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]+\})\}", line)
+  if listed:  # a device may send to itself, too
+    groups = map(_numbers, re.findall(r"\{([\d,]+)\}", listed[1]))
+    return next((group for group in groups if len(set(group)) > 1), [])
   tiled = re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", line)
   if tiled:
     return _iota(tiled[3]).reshape(int(tiled[1]), int(tiled[2]))[0].tolist()

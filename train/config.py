@@ -100,6 +100,7 @@ class RunConfig:
       random ones.
     mesh: sizes of the mesh axes (data, fsdp, model); one of them may be -1.
     profile: first and last step that are traced; None: none.
+    dry_run: whether to say what a step needs, and to train nothing.
   """
 
   workdir: Path
@@ -119,6 +120,7 @@ class RunConfig:
   init_from: Path | None = None
   mesh: tuple[int, int, int] = (-1, 1, 1)
   profile: tuple[int, int] | None = None
+  dry_run: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

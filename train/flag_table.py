@@ -163,12 +163,16 @@ RUN = {
   ),
   "max_skipped_steps": Flag(Integer(0), 10, "Stop when more steps than this were not finite."),
   "stop_at": Flag(Integer(0), 0, "Save and end at this step, to be resumed; 0 means never."),
-  "mesh": Flag(MeshSizes(), "data:-1,fsdp:1", "Devices per mesh axis."),
+  "mesh": Flag(MeshSizes(), "data:-1,fsdp:1,model:1", "Devices per mesh axis."),
   "profile": Flag(
     Steps(), None, "Steps that are traced, as in 20:25: WORKDIR/profile is for Perfetto and XProf."
   ),
 }
 SWITCHES = {"debug": "Show the stack trace of an error."}
+DRY_RUN = {
+  "dry_run": "Print what a training step needs of the devices of --mesh, and what they tell one"
+  " another; nothing is run."
+}
 
 # Flags of MEMORY that are not named like the fields they set, by field.
 RENAMED = {
@@ -179,7 +183,17 @@ RENAMED = {
   "implementation": "memory_implementation",
 }
 # Belong to one process, not to the run: never stored.
-OF_THE_PROCESS = ("workdir", "checkpoint", "mode", "debug", "stop_at", "profile", "jobs", "worker")
+OF_THE_PROCESS = (
+  "workdir",
+  "checkpoint",
+  "mode",
+  "debug",
+  "dry_run",
+  "stop_at",
+  "profile",
+  "jobs",
+  "worker",
+)
 # May differ when a run is resumed; everything else decides what is computed. `steps` does: the
 # learning rate of every step depends on it.
 MAY_CHANGE = (

@@ -55,7 +55,7 @@ def parse(command: Command, argv: Sequence[str], usage: str = "") -> Any:
   if "checkpoint" in given:
     given["workdir"] = _run_of_checkpoint(given)
   for name, flag in command.flags.items():
-    if flag.missing and not given.get(name):
+    if flag.missing and not given.get(name) and not given.get("dry_run"):
       raise FlagError(f"--{name}: missing, expected {flag.missing}")
   return _build(command, _resolve(command, given))
 

@@ -9,9 +9,10 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 
 from collections.abc import Sequence
 
-from train import cli, flags, image_task, inference, loop, outputs, result, same_data
+from train import cli, dry_run, flags, image_task, inference, loop, outputs, result, same_data
 from train.config import ImageRun
 from train.image_flags import COMMAND
+from train.task import Task
 
 SPLITS = ("valid", *image_task.RATIOS)
 
@@ -24,7 +25,16 @@ def main(argv: Sequence[str]) -> None:
   """
   config = flags.parse(COMMAND, argv, __doc__)
   if config is not None:
-    {"train": train, "eval": evaluate}[config.mode](config)
+    (plan if config.run.dry_run else {"train": train, "eval": evaluate}[config.mode])(config)
+
+
+def plan(config: ImageRun) -> None:
+  """Says what training would need."""
+
+  def make_task(config: ImageRun) -> Task:
+    return image_task.make_task(config, image_task.load_images(config.data))
+
+  dry_run.show(config, make_task)
 
 
 def train(config: ImageRun) -> None:

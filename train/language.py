@@ -10,9 +10,21 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 
 from collections.abc import Sequence
 
-from train import cli, flags, inference, language_task, loop, outputs, result, scoring, writing
+from train import (
+  cli,
+  dry_run,
+  flags,
+  inference,
+  language_task,
+  loop,
+  outputs,
+  result,
+  scoring,
+  writing,
+)
 from train.config import LanguageRun
 from train.language_flags import COMMAND
+from train.task import Task
 
 SPLITS = ("valid", "test")
 PROMPT_TOKENS = 16  # kept with a run, to be continued where no prompt is given
@@ -27,7 +39,16 @@ def main(argv: Sequence[str]) -> None:
   config = flags.parse(COMMAND, argv, __doc__)
   if config is not None:
     modes = {"train": train, "eval": evaluate, "score": scoring.score, "generate": writing.write}
-    modes[config.mode](config)
+    (plan if config.run.dry_run else modes[config.mode])(config)
+
+
+def plan(config: LanguageRun) -> None:
+  """Says what training would need."""
+
+  def make_task(config: LanguageRun) -> Task:
+    return language_task.make_task(config, language_task.load_corpus(config.data))
+
+  dry_run.show(config, make_task)
 
 
 def train(config: LanguageRun) -> None:

@@ -193,6 +193,7 @@ COMMAND = Command(
     "carry_state": "Hand memories and attention's pasts on from segment to segment.",
     "packing": "Documents that share a row do not see one another.",
     "allow_future_leak": "Allow --state_scope=depth although it lets tokens see later ones.",
+    **flag_table.DRY_RUN,
     **flag_table.SWITCHES,
   },
   presets=columns(PRESETS, TABLE),

@@ -11,8 +11,20 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 
 from collections.abc import Sequence
 
-from train import cli, flags, inference, loop, outputs, result, same_data, video_task, watching
+from train import (
+  cli,
+  dry_run,
+  flags,
+  inference,
+  loop,
+  outputs,
+  result,
+  same_data,
+  video_task,
+  watching,
+)
 from train.config import VideoRun
+from train.task import Task
 from train.video_data import TESTS, load_clips
 from train.video_features import encoder_of, keep_encoder
 from train.video_flags import COMMAND
@@ -28,7 +40,20 @@ def main(argv: Sequence[str]) -> None:
   """
   config = flags.parse(COMMAND, argv, __doc__)
   if config is not None:
-    {"train": train, "eval": evaluate, "online": watching.watch}[config.mode](config)
+    modes = {"train": train, "eval": evaluate, "online": watching.watch}
+    (plan if config.run.dry_run else modes[config.mode])(config)
+
+
+def plan(config: VideoRun) -> None:
+  """Says what training would need."""
+
+  def make_task(config: VideoRun) -> Task:
+    encoder = encoder_of(config.run.workdir, config.data.encoder)
+    clips = load_clips(config.data, config.model, encoder)
+    model = video_task.model_config(config.model, len(clips.classes), encoder)
+    return video_task.make_task(config, model, clips)
+
+  dry_run.show(config, make_task)
 
 
 def train(config: VideoRun) -> None:

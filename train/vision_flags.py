@@ -49,7 +49,7 @@ def command(
       "Run": flag_table.RUN,
     },
     build=build,
-    switches={**(switches or {}), **flag_table.SWITCHES},
+    switches={**(switches or {}), **flag_table.DRY_RUN, **flag_table.SWITCHES},
     defaults=DEFAULTS,
     presets=columns(presets, table),
     may_change=(*flag_table.MAY_CHANGE, "data_path", *may_change),

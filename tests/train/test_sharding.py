@@ -1,4 +1,5 @@
 import json
+import re
 
 import jax
 import numpy as np
@@ -161,10 +162,17 @@ def test_parameters_and_their_moments_lie_where_the_table_says(monkeypatch):
     assert set(places.values()) == {spec}, name
 
 
-@pytest.mark.parametrize("carry", [{}, {"carry_state": True, "protocol": "stream"}])
-def test_eight_devices_equal_one(carry, start, options, tmp_path):
-  meshes = ["data:1", "data:8", "fsdp:8", "data:2,fsdp:2,model:2", "model:2"]
-  more = {"batch_size": 16, "features": 32, "warmup_steps": 0, **carry}
+CARRIED = {"carry_state": True, "protocol": "stream"}
+EVERY_AXIS = "data:2,fsdp:2,model:2"
+
+
+@pytest.mark.parametrize(
+  ("meshes", "more"),
+  [(["data:8", "fsdp:8", "model:2", EVERY_AXIS], {}), ([EVERY_AXIS], CARRIED)],
+)
+def test_eight_devices_equal_one(meshes, more, start, options, tmp_path):
+  meshes = ["data:1", *meshes]
+  more = {"batch_size": 16, "features": 32, "warmup_steps": 0, **more}
   (tmp_path / "train_on_meshes.py").write_text(PROGRAM)
   arguments = [";".join(meshes), *options(tmp_path / "run", **more)]
   process = start("train_on_meshes", *arguments, XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
@@ -233,3 +241,63 @@ def test_devices_are_silent_while_the_memory_runs(start, tmp_path):
   for name, (forwards, backwards) in found.items():
     assert forwards == [], name
     assert backwards in ([], ["all-reduce"]), name
+
+
+# What a device holds of a state whose channels are split, and what is gathered of it.
+GATHERED = """
+import json, math, re
+import jax, jax.numpy as jnp
+from flax import nnx
+from tmem import MemoryConfig, TensorMemory
+from tmem.dynamics import DYNAMICS
+from train.collectives import collectives
+from train.sharding import batch_sharding, make_mesh, on_mesh, replicated
+
+mesh = make_mesh((2, 2, 2), 8)
+found = {}
+for name, dynamics in DYNAMICS.items():
+  for update in ("dense", "window") if dynamics.windowed_scan else ("dense",):
+    config = MemoryConfig(
+      dynamics=name, update=update, window=(2, 2), grid=(4, 5), channels=16, chunk_size=2
+    )
+    graph, params = nnx.split(TensorMemory(config, 32, rngs=nnx.Rngs(0)))
+
+    def run(params, x):
+      memory = nnx.merge(graph, params)
+      y, state = memory(x, memory.init_state(len(x)))
+      return jnp.sum(jnp.square(y)), state
+
+    def both(params, x):
+      (_, state), grads = jax.value_and_grad(run, has_aux=True)(params, x)
+      return grads, state
+
+    step = jax.jit(on_mesh(mesh, both), in_shardings=(replicated(mesh), batch_sharding(mesh)))
+    compiled = step.lower(params, jnp.ones((8, 24, 32))).compile()
+    hidden = compiled.output_shardings[1].hidden
+    found[f"{name} {update}"] = {
+      "share": hidden.shard_shape((8, 4, 5, 16)),
+      "calls": [
+        [one.kind, one.axes, one.shape, one.count]
+        for one in collectives(compiled.as_text(), dict(mesh.shape))
+      ],
+    }
+print(json.dumps(found))
+"""
+
+
+def test_no_device_gathers_the_state_of_a_memory_whose_channels_are_split(start, tmp_path):
+  (tmp_path / "gathered.py").write_text(GATHERED)
+  process = start("gathered", XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
+  out, err = process.communicate(timeout=400)
+  assert process.returncode == 0, err
+  found = json.loads(out.splitlines()[-1])
+  assert len(found) == 7
+  for name, one in found.items():
+    assert one["share"] == [2, 4, 5, 8], name
+    gathers = [shape for kind, _, shape, _ in one["calls"] if kind == "all-gather"]
+    # [rows, cells, parts, all channels] of the state or of its window.
+    states = [g for g in gathers if re.match(r"f32\[2,(4,5|20|2,2|4),(2,)?16\]", g)]
+    assert states == [], name
+    sums = [shape for kind, *_, shape, _ in one["calls"] if kind == "all-reduce"]
+    if name.startswith(("convlstm", "flow")):  # the pointwise mix: four gates of every cell
+      assert any(re.match(r"f32\[2,(4,5|2,2),4,16\]", shape) for shape in sums), name
