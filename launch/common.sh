@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts of this folder; source it, do not run it.
 #
 # A virtual environment made here carries `.requirements`: the checksum of every requirement file
@@ -97,6 +98,12 @@ ensure_venv() {
   is_installed "$venv" "$@" || install_requirements "$venv" "$@"
 }
 
+# ensure_jax VENV KIND: what jax needs for accelerators of a kind, as tpu or cuda13; none: nothing.
+ensure_jax() {
+  [ -z "${2:-}" ] || "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "jax[$2]" ||
+    fail "pip could not install jax[$2]; its message is above"
+}
+
 # prepare_to_run: everything that `run` needs; a signal from then on ends what is running first.
 prepare_to_run() {
   ensure_venv "$ROOT/.venv" requirements.txt
@@ -131,8 +138,35 @@ bad_flags() {
   exit 2
 }
 
+# quoted WORD...: prints a command as a shell reads it; words that need no quotes have none.
+quoted() {
+  local word line=
+  for word in "$@"; do
+    case "$word" in
+      '' | *[!A-Za-z0-9_=.,:/@%+-]*) word="'${word//\'/\'\\\'\'}'" ;;
+    esac
+    line+="$word "
+  done
+  echo "${line% }"
+}
+
+# check_task TASK FLAG...: what a cluster is to train.
+check_task() {
+  local argument
+  case "${1:-}" in
+    language | image | video) ;;
+    '') bad_flags "the task is missing: language, image or video, and then its flags" ;;
+    *) bad_flags "no task is named $1: language, image or video" ;;
+  esac
+  for argument in "$@"; do
+    case "$argument" in --workdir | --workdir=?*) return ;; esac
+  done
+  bad_flags "--workdir=DIR is missing: a folder that all processes share"
+}
+
 # read_flags FLAG...: sets `workdir` if it is among them, and `flags` to the rest. Those named in
 # `own` are the script's to set; `usage` is printed where help is asked for.
+flags=() own=
 read_flags() {
   flags=()
   while [ $# -gt 0 ]; do

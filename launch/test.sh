@@ -7,8 +7,8 @@ usage() {
   cat <<'EOF'
 Usage: bash launch/test.sh [--all-pythons] [PYTEST_ARGUMENT...]
 
-Makes or reuses .venv, installs the test requirements if they changed, then runs ruff, a syntax
-check of the shell scripts and pytest.
+Makes or reuses .venv, installs the test requirements if they changed, then runs ruff, shellcheck
+and pytest.
 
   --all-pythons   do so on each of Python 3.11, 3.12 and 3.13 found on PATH or in pyenv,
                   each in its own .venv-3.x, and end with one line per version
@@ -23,14 +23,12 @@ EOF
 
 # check VENV [PYTEST_ARGUMENT...]
 check() {
-  local venv=$1 script
+  local venv=$1
   shift
   ensure_venv "$venv" requirements.txt requirements-dev.txt
   "$venv/bin/python" -m ruff check --extend-exclude '.venv*' .
   "$venv/bin/python" -m ruff format --check --extend-exclude '.venv*' .
-  for script in launch/*.sh .ci/run; do
-    bash -n "$script"
-  done
+  "$venv/bin/shellcheck" launch/*.sh launch/*.sbatch .ci/run
   # Most of the time is compilation, which uses one core. A file stays in one process for the
   # fixtures its tests share.
   "$venv/bin/python" -m pytest -n logical --maxprocesses 4 --dist loadfile "$@"

@@ -5,12 +5,13 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SCRIPTS = [*sorted(ROOT.glob("launch/*.sh")), ROOT / ".ci" / "run"]
+SCRIPTS = [*sorted(ROOT.glob("launch/*.sh")), *ROOT.glob("launch/*.sbatch"), ROOT / ".ci" / "run"]
 
 # Answers the question for its version, makes "environments" that hold a copy of itself, fails or
 # hangs on request, and appends every other call to $CALLS, one line each, an underscore for each
@@ -18,7 +19,7 @@ SCRIPTS = [*sorted(ROOT.glob("launch/*.sh")), ROOT / ".ci" / "run"]
 STAND_IN = """#!/usr/bin/env bash
 case "$*" in
   "-c "*) echo "${FAKE_VERSION:-3.12.4}"; exit ;;
-  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/shellcheck" ;;
 esac
 set -- "${@//"$FAKE_ROOT"/ROOT}"
 echo "${@// /_}" >>"$CALLS"
@@ -105,8 +106,10 @@ def checkout(tmp_path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_script_parses(script):
-  subprocess.run(["bash", "-n", str(script)], check=True)
+def test_scripts_have_none_of_the_faults_that_shellcheck_knows(script):
+  shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
+  checked = subprocess.run([str(shellcheck), str(script)], cwd=ROOT, capture_output=True, text=True)
+  assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
@@ -294,6 +297,7 @@ def test_tests_pass_their_arguments_to_pytest_after_the_lint(checkout):
     f"{INSTALL} -r ROOT/requirements-dev.txt",
     "-m ruff check --extend-exclude .venv* .",
     "-m ruff format --check --extend-exclude .venv* .",
+    f"{' '.join(str(script.relative_to(ROOT)) for script in SCRIPTS)}",
     f"{PYTEST} -k a_or_b tests/tmem",
   ]
 
