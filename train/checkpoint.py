@@ -7,11 +7,17 @@ killed save leaves behind never looks like a checkpoint. The newest checkpoints 
 best one of each of them.
 """
 
+import contextlib
+import functools
+import re
 import shutil
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import absl.logging
 import jax
 import orbax.checkpoint as ocp
 
@@ -22,6 +28,47 @@ from train.state import TrainState
 _NAME = outputs.CHECKPOINT_NAME
 _START_AGAIN = "; remove that folder to start again, or choose another --workdir"
 _UNFINISHED = "unfinished."
+_PATIENCE = 5.0  # seconds for a thread of Orbax's to end after an error
+# Ours, and what Orbax makes of them while it writes.
+_UNFINISHED_NAME = re.compile(rf"unfinished\.{_NAME.pattern}(?:\.orbax-checkpoint-tmp.*)?")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Keeps off the terminal what Orbax's threads say of an error that it raises as well."""
+  verbosity, known = absl.logging.get_verbosity(), threading.enumerate()
+  hooks = sys.unraisablehook, threading.excepthook
+  absl.logging.set_verbosity(absl.logging.FATAL)
+  sys.unraisablehook = threading.excepthook = lambda *_: None
+  try:
+    yield
+  except Exception:
+    for thread in threading.enumerate():  # those that have not noticed yet
+      if thread not in known:
+        thread.join(_PATIENCE)
+    raise
+  finally:
+    sys.unraisablehook, threading.excepthook = hooks
+    absl.logging.set_verbosity(verbosity)
+
+
+def _or_told(save: Any) -> Any:
+  """Has `Checkpoints.save` say in one line that there is no room, and leave no half checkpoint."""
+
+  @functools.wraps(save)
+  def told(self: "Checkpoints", state: TrainState, progress: dict[str, Any]) -> Path:
+    try:
+      with _quiet():
+        return save(self, state, progress)
+    except Exception as error:  # Orbax quotes the system in errors of several kinds
+      reason = outputs.refusal(error)
+      if reason is None:
+        raise
+      if jax.process_index() == 0:
+        self._remove_unfinished()
+      raise outputs.cannot_write(self.directory, reason) from error
+
+  return told
 
 
 class Checkpoints:
@@ -37,6 +84,7 @@ class Checkpoints:
     self.keep = keep
     self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
 
+  @_or_told
   def save(self, state: TrainState, progress: dict[str, Any]) -> Path:
     """Writes a checkpoint and removes those that are no longer needed.
 
@@ -46,6 +94,9 @@ class Checkpoints:
 
     Returns:
       The folder of the checkpoint.
+
+    Raises:
+      RunError: if it cannot be written; the checkpoints before it stay.
     """
     items = _items(state)
     meta = {"progress": progress, "arrays": {name: _shapes(flat) for name, flat in items.items()}}
@@ -178,7 +229,8 @@ class Checkpoints:
 
   def _free_path(self, step: int) -> Path:
     """A step that is saved again gets the next number: nothing is ever replaced in place."""
-    taken = [_order(path)[1] for path in self._paths() if _step(path) == step]
+    named = [p for p in self.directory.glob(f"{step:08d}*") if _NAME.fullmatch(p.name)]
+    taken = [_order(path)[1] for path in named if _step(path) == step]  # by files, too
     suffix = f".{max(taken) + 1}" if taken else ""
     return self.directory / f"{step:08d}{suffix}"
 
@@ -198,8 +250,12 @@ class Checkpoints:
       if path not in needed:
         # Renamed first: a removal that is cut short must not leave half a checkpoint.
         _remove(path.rename(self.directory / f"{_UNFINISHED}{path.name}"))
+    self._remove_unfinished()
+
+  def _remove_unfinished(self) -> None:
     for path in self.directory.glob(f"{_UNFINISHED}*"):
-      _remove(path)
+      if _UNFINISHED_NAME.fullmatch(path.name) and path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _items(state: TrainState) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,8 @@ def prepare() -> None:
   absl.logging.set_verbosity(absl.logging.ERROR)
   for name in ("jax", "orbax", "flax"):
     logging.getLogger(name).setLevel(logging.ERROR)
+  # Where a checkpoint has a hundred arrays and the disk is full, it has a hundred traces to show.
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
   warnings.filterwarnings("ignore", category=DeprecationWarning)
   xla_flags = os.environ.get("XLA_FLAGS", "")
   if _DETERMINISTIC not in xla_flags:  # exact resume needs it; the CPU always is

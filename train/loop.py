@@ -49,11 +49,12 @@ def train(
   Raises:
     Interrupted: on SIGTERM or Ctrl-C, after saving.
     RunError: if the workdir, a checkpoint or the data does not fit, if another process trains in
-      the workdir, or if too many steps were not finite.
+      the workdir, if that takes no more, or if too many steps were not finite.
   """
   outputs.make_workdir(run.workdir)
+  outputs.check_places(run.workdir)
   result.forget_peak_memory()
-  with outputs.held(run.workdir), Interrupts() as interrupts:
+  with outputs.held(run.workdir), outputs.written(run.workdir), Interrupts() as interrupts:
     return _Loop(task, run, optim, interrupts).run_to_end(record)
 
 

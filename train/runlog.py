@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar, text
 from tqdm import tqdm
 
 from train import outputs
@@ -27,24 +29,51 @@ class RunLog:
     records = outputs.read_json_lines(path)
     outputs.write_json_lines(path, [r for r in records if r.get("step", 0) <= step])
     self._file = path.open("a", encoding="utf-8")
-    self._writer = SummaryWriter(
-      logdir=str(workdir / outputs.TENSORBOARD), purge_step=step + 1 if records else None
-    )
+    self._events = _Events(workdir / outputs.TENSORBOARD, step + 1 if records else None)
 
   def write(self, record: dict[str, Any]) -> None:
     """Appends a record; it has a "step" and otherwise numbers, or lines of text."""
     self._file.write(json.dumps(outputs.finite(record)) + "\n")
     self._file.flush()
-    for name, value in record.items():
-      if isinstance(value, str):
-        self._writer.add_text(name, value, record["step"])
-      elif name != "step" and value is not None:
-        self._writer.add_scalar(name, value, record["step"])
+    self._events.write(record)
 
   def close(self) -> None:
     """Writes out what is buffered."""
     self._file.close()
+    self._events.close()
+
+
+class _Events:
+  """TensorBoard's file of a process.
+
+  Written by the caller itself: the thread of tensorboardX's own `SummaryWriter` dies of a full
+  disk, and whoever goes on writing then waits for ever.
+
+  Args:
+    folder: where it and those of earlier processes lie.
+    purge_step: TensorBoard forgets what earlier files have of this step and later ones.
+  """
+
+  def __init__(self, folder: Path, purge_step: int | None):
+    folder.mkdir(parents=True, exist_ok=True)
+    # The time in the name does not tell it from others, as a clock may have been set back.
+    number = sum(1 for _ in folder.iterdir())
+    self._writer = EventsWriter(str(folder / "events"), f".{number}")
+    if purge_step is not None:
+      self._add(step=purge_step, session_log=SessionLog(status=SessionLog.START))
+
+  def write(self, record: dict[str, Any]) -> None:
+    for name, value in record.items():
+      if name != "step" and value is not None:
+        made = text(name, value) if isinstance(value, str) else scalar(name, value)
+        self._add(step=record["step"], summary=made)
+    self._writer.flush()
+
+  def close(self) -> None:
     self._writer.close()
+
+  def _add(self, **content: Any) -> None:
+    self._writer.write_event(Event(wall_time=time.time(), **content))
 
 
 class Terminal:
