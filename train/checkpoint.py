@@ -43,9 +43,8 @@ def _quiet() -> Iterator[None]:
   try:
     yield
   except Exception:
-    for thread in threading.enumerate():  # those that have not noticed yet
-      if thread not in known:
-        thread.join(_PATIENCE)
+    for thread in set(threading.enumerate()).difference(known):  # those that have yet to notice
+      threading.Thread.join(thread, _PATIENCE)  # Orbax's own raises the thread's error
     raise
   finally:
     sys.unraisablehook, threading.excepthook = hooks
