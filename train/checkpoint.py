@@ -19,9 +19,10 @@ from typing import Any
 
 import absl.logging
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
-from train import outputs
+from train import outputs, processes
 from train.errors import RunError
 from train.state import TrainState
 
@@ -82,6 +83,7 @@ class Checkpoints:
     self.directory = Path(directory).absolute()
     self.keep = keep
     self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+    self._json = ocp.JsonCheckpointHandler()  # one process reads alone: no waiting for the others
 
   @_or_told
   def save(self, state: TrainState, progress: dict[str, Any]) -> Path:
@@ -99,9 +101,10 @@ class Checkpoints:
     """
     items = _items(state)
     meta = {"progress": progress, "arrays": {name: _shapes(flat) for name, flat in items.items()}}
-    final = self._free_path(int(state.step))
+    is_first, step = jax.process_index() == 0, int(state.step)
+    final = self.directory / processes.peers().first_says(self._free_name(step) if is_first else "")
     unfinished = self.directory / f"{_UNFINISHED}{final.name}"
-    if jax.process_index() == 0:
+    if is_first:
       self.directory.mkdir(parents=True, exist_ok=True)
       _remove(unfinished)
     self._orbax.save(
@@ -111,9 +114,10 @@ class Checkpoints:
         **{name: ocp.args.StandardSave(_with_elements(flat)) for name, flat in items.items()},
       ),
     )
-    if jax.process_index() == 0:
+    if is_first:
       unfinished.rename(final)
       self._remove_unneeded(final)
+    processes.peers().first_says(None)  # nobody goes on, or ends, before it has its name
     return final
 
   def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
@@ -129,7 +133,7 @@ class Checkpoints:
     Raises:
       RunError: if the checkpoint is of another model, or if none can be read.
     """
-    found = self._restore_newest(self._paths(), _items(abstract), _START_AGAIN)
+    found = self._restore_newest(self._agreed_paths(), _items(abstract), _START_AGAIN)
     if found is None:
       return None
     arrays, progress, step = found
@@ -137,7 +141,7 @@ class Checkpoints:
     tree = jax.tree.structure((abstract.params, abstract.opt_state, abstract.carry))
     params, opt_state, carry = jax.tree.unflatten(tree, leaves)
     counters = [
-      jax.device_put(jax.numpy.int32(value), like.sharding)
+      jax.device_put(np.int32(value), like.sharding)
       for value, like in ((step, abstract.step), (progress["skipped"], abstract.skipped))
     ]
     return TrainState(counters[0], params, opt_state, counters[1], carry), progress
@@ -157,10 +161,9 @@ class Checkpoints:
     Raises:
       RunError: if the checkpoint is of another model, or if none can be read.
     """
-    paths = self._paths()
+    paths = self._agreed_paths()
     if chosen is None:
-      known = (step for path in paths if (step := self._best_step(path)) is not None)
-      best = next(known, None)
+      best = processes.peers().first_says(self._known_best(paths))
       preferred = [path for path in paths if _step(path) == best] + paths
     else:
       preferred = [path for path in paths if path.name == chosen.name]
@@ -174,12 +177,11 @@ class Checkpoints:
   def _restore_newest(self, paths: list[Path], items: dict[str, Any], remedy: str = ""):
     failure = None
     for path in paths:
-      try:
-        meta = self._read_meta(path)
-        saved = meta["arrays"]
-      except Exception as error:  # whatever a broken file makes the libraries raise
-        failure = failure or (path, error)
+      meta, problem = processes.peers().first_says(self._try_meta(path))
+      if problem:
+        failure = failure or (path, problem)
         continue
+      saved = meta["arrays"]
       for name, flat in items.items():
         _check_same_arrays(path, name, saved.get(name, {}), _shapes(flat))
       try:
@@ -189,8 +191,11 @@ class Checkpoints:
             **{name: ocp.args.StandardRestore(_with_elements(flat)) for name, flat in items.items()}
           ),
         )
+        problem = None
       except Exception as error:
-        failure = failure or (path, error)
+        problem = _first_line(error)
+      if problem := processes.peers().first_problem(problem):
+        failure = failure or (path, problem)
         continue
       if failure:
         _warn(f"{failure[0]} cannot be read; going back to {path.name}")
@@ -202,16 +207,27 @@ class Checkpoints:
       }
       return arrays, meta["progress"], _step(path)
     if failure:
-      reason = str(failure[1]).strip().splitlines() or [type(failure[1]).__name__]
       raise RunError(
-        f"{self.directory}: no checkpoint can be read ({failure[0].name}: {reason[0][:150]})"
-        + remedy
+        f"{self.directory}: no checkpoint can be read ({failure[0].name}: {failure[1]})" + remedy
       )
     return None
 
   def _read_meta(self, path: Path) -> dict[str, Any]:
-    args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-    return dict(self._orbax.restore(path, args=args)["progress"])
+    meta = dict(self._json.restore(path / "progress"))
+    if not isinstance(meta["arrays"], dict):
+      raise ValueError("its list of arrays is none")
+    return meta
+
+  def _try_meta(self, path: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """What `_read_meta` reads and None, or None and the problem with it."""
+    try:
+      return self._read_meta(path), None
+    except Exception as error:  # whatever a broken file makes the libraries raise
+      return None, _first_line(error)
+
+  def _known_best(self, paths: list[Path]) -> int | None:
+    known = (step for path in paths if (step := self._best_step(path)) is not None)
+    return next(known, None)
 
   def _best_step(self, path: Path) -> int | None:
     try:
@@ -226,12 +242,17 @@ class Checkpoints:
     paths = [p for p in self.directory.iterdir() if p.is_dir() and _NAME.fullmatch(p.name)]
     return sorted(paths, key=_order, reverse=True)
 
-  def _free_path(self, step: int) -> Path:
+  def _agreed_paths(self) -> list[Path]:
+    """Checkpoints as process 0 sees them, newest first."""
+    names = processes.peers().first_says([path.name for path in self._paths()])
+    return [self.directory / name for name in names]
+
+  def _free_name(self, step: int) -> str:
     """A step that is saved again gets the next number: nothing is ever replaced in place."""
     named = [p for p in self.directory.glob(f"{step:08d}*") if _NAME.fullmatch(p.name)]
     taken = [_order(path)[1] for path in named if _step(path) == step]  # by files, too
     suffix = f".{max(taken) + 1}" if taken else ""
-    return self.directory / f"{step:08d}{suffix}"
+    return f"{step:08d}{suffix}"
 
   def _remove_unneeded(self, saved: Path) -> None:
     # What is newer than the one just saved could not be read, and the run went back behind it: such
@@ -275,7 +296,7 @@ def _with_elements(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nothing(like: jax.ShapeDtypeStruct) -> jax.Array:
-  return jax.device_put(jax.numpy.zeros(like.shape, like.dtype), like.sharding)
+  return jax.device_put(np.zeros(like.shape, like.dtype), like.sharding)
 
 
 def _shapes(flat: dict[str, Any]) -> dict[str, str]:
@@ -304,6 +325,10 @@ def _step(path: Path) -> int:
 def _remove(path: Path) -> None:
   if path.exists():
     shutil.rmtree(path)
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip().splitlines() or [type(error).__name__])[0][:150]
 
 
 def _warn(message: str) -> None:

@@ -8,11 +8,15 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import absl.logging
+import jax
 
 from data.errors import DatasetError
-from train.errors import RunError
+from train import processes
+from train.errors import Interrupted, RunError, ToldElsewhere
 
 _DETERMINISTIC = "--xla_gpu_deterministic_ops"
+# What says itself what is wrong; anything else may come from another process that has ended.
+_KNOWN = (RunError, DatasetError, KeyboardInterrupt, OSError)
 
 
 def prepare() -> None:
@@ -23,21 +27,25 @@ def prepare() -> None:
   # Where a checkpoint has a hundred arrays and the disk is full, it has a hundred traces to show.
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)
   warnings.filterwarnings("ignore", category=DeprecationWarning)
+  os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of C++: fatal errors; jax raises the others
   xla_flags = os.environ.get("XLA_FLAGS", "")
   if _DETERMINISTIC not in xla_flags:  # exact resume needs it; the CPU always is
     os.environ["XLA_FLAGS"] = f"{xla_flags} {_DETERMINISTIC}=true".strip()
 
 
-def run(main: Callable[[Sequence[str]], None]) -> None:
+def run(main: Callable[[Sequence[str]], None], can_share: bool = False) -> None:
   """Runs a command and exits: 0, 1 for errors, 2 for bad flags, 128 + number for signals.
 
   Args:
     main: takes the command line, program name first.
+    can_share: whether several processes can run it together, see `train.processes`.
   """
   prepare()
   is_debug = any(flag in ("--debug", "--debug=true", "-debug") for flag in sys.argv[1:])
   try:
+    processes.join(can_share)
     main(sys.argv)
+    processes.leave()
   except BrokenPipeError:  # whoever read our output has gone, as `head` does
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
@@ -46,9 +54,23 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
       traceback.print_exc()
     status, message = describe(error)
     label = "" if status > 128 else "error: "
-    print(f"{label}{' '.join(message.split())}", file=sys.stderr, flush=True)
-    sys.exit(status)
+    _end(status, f"{label}{' '.join(message.split())}", error)
   sys.exit(0)
+
+
+def _end(status: int, line: str, error: BaseException) -> None:
+  """Ends this process, and those that run with it; one of them says why."""
+  endings = processes.peers().endings
+  if endings is not None and isinstance(error, Interrupted) and endings.is_stopping:
+    is_first = jax.process_index() == 0  # all have saved and stop here
+    processes.leave()
+  elif endings is not None:
+    endings.fail(status, line, isinstance(error, _KNOWN))
+  else:
+    is_first = not isinstance(error, ToldElsewhere)
+  if is_first:
+    print(line, file=sys.stderr, flush=True)
+  sys.exit(status)
 
 
 def describe(error: BaseException) -> tuple[int, str]:

@@ -19,3 +19,7 @@ class Interrupted(RunError):  # noqa: N818 (it is not a mistake of anyone)
   def __init__(self, message: str, signum: int):
     super().__init__(message)
     self.exit_status = 128 + signum
+
+
+class ToldElsewhere(RunError):  # noqa: N818 (it names no mistake)
+  """Another process of the run says what is wrong; this one ends without a word."""

@@ -13,11 +13,12 @@ from typing import Any
 
 from absl import flags
 
-from train import outputs
+from train import outputs, processes
 from train.command import Command, Flag
 from train.errors import FlagError, RunError
 from train.flag_table import OF_THE_PROCESS
 
+_OF_A_MACHINE = ("data_dir", "debug")  # the data themselves are compared
 # A name of two words, perhaps with the value that switches it on.
 _FIELD = re.compile(r"(?<!-)\b(?P<field>[a-z0-9]+_\w+)\b(=True)?")
 
@@ -57,7 +58,16 @@ def parse(command: Command, argv: Sequence[str], usage: str = "") -> Any:
   for name, flag in command.flags.items():
     if flag.missing and not given.get(name) and not given.get("dry_run"):
       raise FlagError(f"--{name}: missing, expected {flag.missing}")
-  return _build(command, _resolve(command, given))
+  resolved = _resolve(command, given)
+  _check_alike(command, resolved)
+  return _build(command, resolved)
+
+
+def _check_alike(command: Command, resolved: Mapping[str, Any]) -> None:
+  """Raises FlagError unless all processes of the run have the same command and flags."""
+  named = {f"--{name}": plain(v) for name, v in resolved.items() if name not in _OF_A_MACHINE}
+  remedy = "start all processes with the same command"
+  processes.peers().check_same({"the command": command.name, **named}, remedy, FlagError)
 
 
 def _run_of_checkpoint(given: Mapping[str, Any]) -> str:

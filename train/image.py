@@ -57,9 +57,11 @@ def train(config: ImageRun) -> None:
 
 def evaluate(config: ImageRun) -> None:
   """Evaluates on whole splits, prints that and writes it to the workdir."""
-  task = image_task.make_task(config, image_task.load_images(config.data))
+  images = image_task.load_images(config.data)
+  same_data.check_alike(config.data.dataset, image_task.fingerprint(images))
+  task = image_task.make_task(config, images)
   inference.evaluate(task, config.run, "eval")
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, can_share=True)

@@ -67,7 +67,8 @@ def evaluate(task: Task, run: RunConfig, name: str) -> None:
     print("\n".join(f"{split} {line}" for line in result.lines(metrics)))
   is_named = run.checkpoint not in (None, run.workdir)
   file = f"{name}_{step:08d}.json" if is_named else f"{name}.json"
-  outputs.write_json(run.workdir / file, measured)
+  if jax.process_index() == 0:
+    outputs.write_json(run.workdir / file, measured)
   if not is_named:
     draw_figures(task, run.workdir, graphdef, params)
 
@@ -83,10 +84,16 @@ def draw_figures(task: Task, workdir: Path, graphdef: nnx.GraphDef, params: Any)
   """
   if task.figures is None:
     return
-  if jax.process_count() > 1:
-    params = multihost_utils.process_allgather(params, tiled=True)
+  params = whole(params)
   if jax.process_index() == 0:
     task.figures(workdir / outputs.PLOTS, nnx.merge(graphdef, jax.device_get(params)))
+
+
+def whole(params: Any) -> Any:
+  """Parameters that this process has in full, wherever they are; all processes have to call it."""
+  if jax.process_count() == 1:
+    return params
+  return multihost_utils.process_allgather(params, tiled=True)
 
 
 def compiled(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,13 @@
-"""SIGTERM and Ctrl-C as a question the loop asks between steps."""
+"""SIGTERM and Ctrl-C as a question the loop asks between steps.
+
+Of several processes each may get the signal, and all stop at the same step: they have to ask
+equally often.
+"""
 
 import signal
 from types import TracebackType
+
+from train import processes
 
 
 class Interrupts:
@@ -18,6 +24,7 @@ class Interrupts:
   def __init__(self):
     self.signum: int | None = None
     self._previous = {}
+    self._has_asked = False  # the other processes
 
   def __enter__(self) -> "Interrupts":
     self._previous = {number: signal.signal(number, self._remember) for number in self.SIGNALS}
@@ -26,12 +33,21 @@ class Interrupts:
   def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
     for number, handler in self._previous.items():
       signal.signal(number, handler)
-    if self.signum is not None and error is None:
+    # Of several processes that have made their last step together none may miss at the end.
+    if self.signum is not None and error is None and processes.peers().endings is None:
       signal.raise_signal(self.signum)
 
   def pending(self) -> bool:
     """Whether the run has been asked to stop."""
-    return self.signum is not None
+    endings = processes.peers().endings
+    if endings is None:
+      return self.signum is not None
+    if self.signum is not None and not self._has_asked:
+      self._has_asked = True
+      endings.ask_to_stop(self.signum)
+    signum = endings.stopping()
+    self.signum = self.signum if signum is None else signum
+    return signum is not None
 
   def _remember(self, signum, frame):
     if self.signum is not None and signum == signal.SIGINT:

@@ -10,6 +10,8 @@ The same command again resumes a run that was stopped. A flag overrides the pres
 
 from collections.abc import Sequence
 
+import jax
+
 from train import (
   cli,
   dry_run,
@@ -18,6 +20,7 @@ from train import (
   language_task,
   loop,
   outputs,
+  processes,
   result,
   scoring,
   writing,
@@ -39,6 +42,8 @@ def main(argv: Sequence[str]) -> None:
   config = flags.parse(COMMAND, argv, __doc__)
   if config is not None:
     modes = {"train": train, "eval": evaluate, "score": scoring.score, "generate": writing.write}
+    if config.mode not in ("train", "eval") or config.run.dry_run:
+      processes.refuse_many("--dry_run" if config.run.dry_run else f"--mode={config.mode}")
     (plan if config.run.dry_run else modes[config.mode])(config)
 
 
@@ -60,7 +65,8 @@ def train(config: LanguageRun) -> None:
   corpus = language_task.load_corpus(config.data)
   fingerprint = language_task.check_same_text(config, corpus)
   language_task.check_same_tokens(config.run.init_from, corpus)
-  outputs.write_json(workdir / outputs.TOKENIZER, corpus.tokenizer.to_dict())
+  if jax.process_index() == 0:
+    outputs.write_json(workdir / outputs.TOKENIZER, corpus.tokenizer.to_dict())
   task = language_task.make_task(config, corpus)
   record = {
     "task": task.name,
@@ -83,4 +89,4 @@ def evaluate(config: LanguageRun) -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, can_share=True)

@@ -14,12 +14,12 @@ from typing import Any
 import jax
 from flax import nnx
 
-from train import outputs, result
+from train import outputs, processes, result
 from train.checkpoint import Checkpoints
 from train.config import OptimConfig, RunConfig
 from train.errors import Interrupted, RunError
 from train.evaluate import make_evaluate
-from train.inference import draw_figures, read_params
+from train.inference import draw_figures, read_params, whole
 from train.interrupts import Interrupts
 from train.losses import as_carried
 from train.optim import learning_rate_schedule, make_optimizer
@@ -27,7 +27,7 @@ from train.plots import plot_gates, plot_losses
 from train.profiling import Profile
 from train.progress import Progress
 from train.runlog import RunLog, Terminal
-from train.sharding import make_mesh, put_local_batch
+from train.sharding import batch_sharding, make_mesh, put_local_batch
 from train.state import TrainState, make_setup, make_train_step
 from train.task import WARNING, Task
 
@@ -53,6 +53,7 @@ def train(
   """
   outputs.make_workdir(run.workdir)
   outputs.check_places(run.workdir)
+  processes.peers().check_shared(run.workdir)
   result.forget_peak_memory()
   with outputs.held(run.workdir), outputs.written(run.workdir), Interrupts() as interrupts:
     return _Loop(task, run, optim, interrupts).run_to_end(record)
@@ -66,6 +67,7 @@ class _Loop:
     self.task, self.run, self.interrupts = task, run, interrupts
     self.is_main = jax.process_index() == 0
     self.mesh = make_mesh(run.mesh, run.batch_size // optim.accumulate)
+    processes.check_share(batch_sharding(self.mesh), run.batch_size)
     optimizer = make_optimizer(optim)
     self.setup = make_setup(
       task.build,
@@ -245,7 +247,10 @@ class _Loop:
     self.saved = (self.progress.step, self.progress.settled)
 
   def _export(self, params: Any) -> None:
-    if self.is_main and self.task.export is not None:
+    if self.task.export is None:
+      return
+    params = whole(params)
+    if self.is_main:
       model = nnx.merge(self.setup.graphdef, params)
       self.task.export(self.run.workdir / outputs.MODEL, model)
 

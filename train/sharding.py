@@ -171,4 +171,11 @@ def put_global_batch(
   Returns:
     Global arrays of the same shapes.
   """
-  return jax.device_put(dict(batch), batch_sharding(mesh))
+  sharding = batch_sharding(mesh)
+  if jax.process_count() == 1:
+    return jax.device_put(dict(batch), sharding)
+  # `device_put` would have all hosts compare what they have, with each batch.
+  return {
+    name: jax.make_array_from_process_local_data(sharding, np.asarray(rows), rows.shape)
+    for name, rows in batch.items()
+  }

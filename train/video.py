@@ -18,6 +18,7 @@ from train import (
   inference,
   loop,
   outputs,
+  processes,
   result,
   same_data,
   video_task,
@@ -41,6 +42,8 @@ def main(argv: Sequence[str]) -> None:
   config = flags.parse(COMMAND, argv, __doc__)
   if config is not None:
     modes = {"train": train, "eval": evaluate, "online": watching.watch}
+    if config.mode == "online" or config.run.dry_run:
+      processes.refuse_many("--dry_run" if config.run.dry_run else "--mode=online")
     (plan if config.run.dry_run else modes[config.mode])(config)
 
 
@@ -91,4 +94,4 @@ def evaluate(config: VideoRun) -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, can_share=True)
