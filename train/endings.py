@@ -9,11 +9,13 @@ import sys
 import threading
 from typing import Any
 
+from train.native_errors import NativeErrors
 from train.store import CoordinatorLostError, Store
 
 PERIOD_SECONDS = 2.0  # between two looks at who is there
 PARTING_SECONDS = 5.0  # how long the process that keeps the store outlives its own failure
 _OVER = {"over": True}
+_FATAL = "JAX distributed service detected fatal errors"  # how jax says that process 0 has gone
 _KEPT = "what has been saved is whole, the same command goes on from there"
 
 
@@ -33,6 +35,8 @@ class Endings:
     self._stop_check: int | None = None  # the check at which all stop
     self._signum: int | None = None
     self._leaving = threading.Event()
+    self._last_words = threading.Lock()
+    self._native_errors = NativeErrors(_FATAL, self._mourn_coordinator)
     targets = (self._await_end, self._await_stop, self._await_death)
     self._threads = [threading.Thread(target=self._guard, args=(t,), daemon=True) for t in targets]
     for thread in self._threads:
@@ -90,6 +94,7 @@ class Endings:
     last.join()
     while store.index == 0 and len(store.living()) > 1:  # until the others have disconnected
       pass
+    self._native_errors.close()
 
   def _guard(self, target: Any) -> None:
     try:
@@ -151,6 +156,7 @@ class Endings:
     _exit(status)
 
   def _mourn_coordinator(self) -> None:
+    self._last_words.acquire()  # several threads, and jax, notice it
     _say(
       f"error: process 0 of {self._store.count} ({self._where}) has ended without a word, or cannot"
       f" be reached any more; {_KEPT}"

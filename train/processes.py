@@ -19,14 +19,16 @@ Process 0 alone writes there, but for the arrays of checkpoints, and alone print
 `train.image` and `train.video` run so, with --mode=train and --mode=eval.
 """
 
+import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from train import rendezvous, result
@@ -103,6 +105,8 @@ def join(can_share: bool) -> None:
   rendezvous.meet(found)
   client = _connect(found, lost_seconds)
   signal.signal(signal.SIGTERM, _stop)
+  with _native_silence():
+    multihost_utils.sync_global_devices("joined")
   if found.index:
     _be_quiet()
   store = Store(client, found.index, found.count)
@@ -201,6 +205,19 @@ def _connect(found: Place, lost_seconds: float) -> Any:
   from jax._src.distributed import global_state  # jax has no public way to its key-value store
 
   return global_state.client
+
+
+@contextlib.contextmanager
+def _native_silence() -> Iterator[None]:
+  """Keeps off the terminal what libraries write past Python: Gloo, how many are connected."""
+  kept = os.dup(1)
+  with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+    os.dup2(nothing.fileno(), 1)
+  try:
+    yield
+  finally:
+    os.dup2(kept, 1)
+    os.close(kept)
 
 
 def _be_quiet() -> None:
