@@ -19,16 +19,14 @@ Process 0 alone writes there, but for the arrays of checkpoints, and alone print
 `train.image` and `train.video` run so, with --mode=train and --mode=eval.
 """
 
-import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from train import rendezvous, result
@@ -105,10 +103,7 @@ def join(can_share: bool) -> None:
   rendezvous.meet(found)
   client = _connect(found, lost_seconds)
   signal.signal(signal.SIGTERM, _stop)
-  with _native_silence():
-    multihost_utils.sync_global_devices("joined")
-  if found.index:
-    _be_quiet()
+  _take_terminal(found.index == 0)
   store = Store(client, found.index, found.count)
   _peers = Peers(store, Endings(store, found.name, lost_seconds))
   _peers.check_same_code(result.versions())
@@ -207,23 +202,17 @@ def _connect(found: Place, lost_seconds: float) -> Any:
   return global_state.client
 
 
-@contextlib.contextmanager
-def _native_silence() -> Iterator[None]:
-  """Keeps off the terminal what libraries write past Python: Gloo, how many are connected."""
-  kept = os.dup(1)
-  with open(os.devnull, "wb") as nothing:  # noqa: PTH123
-    os.dup2(nothing.fileno(), 1)
-  try:
-    yield
-  finally:
-    os.dup2(kept, 1)
-    os.close(kept)
-
-
-def _be_quiet() -> None:
+def _take_terminal(is_first: bool) -> None:
   """What is printed is printed by process 0; errors by the process that has them."""
-  sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-  logging.disable(logging.WARNING)
+  if not is_first:
+    logging.disable(logging.WARNING)
+  target = os.dup(1) if is_first else os.open(os.devnull, os.O_WRONLY)
+  sys.stdout.flush()
+  sys.stdout = os.fdopen(target, "w", buffering=1, encoding="utf-8", errors="replace")
+  # What libraries write past Python, as Gloo does whenever devices get connected.
+  nothing = os.open(os.devnull, os.O_WRONLY)
+  os.dup2(nothing, 1)
+  os.close(nothing)
 
 
 def _stop(signum, frame):
