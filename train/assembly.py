@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from flax import nnx
 from jax.sharding import Mesh
 
 from train.config import OptimConfig, RunConfig
-from train.losses import as_carried
+from train.losses import Carried, LossFn, as_carried
 from train.optim import learning_rate_schedule, make_optimizer
 from train.sharding import make_mesh
 from train.state import Setup, make_setup, make_train_step
-from train.task import Task
 
 
 class Training(NamedTuple):
@@ -19,7 +19,7 @@ class Training(NamedTuple):
   Attributes:
     mesh: the devices.
     setup: see `make_setup`.
-    step: see `make_train_step`.
+    step: see `make_train_step`; its `func` is the jitted function, `(seed, state, batch)`.
   """
 
   mesh: Mesh
@@ -27,11 +27,17 @@ class Training(NamedTuple):
   step: Callable
 
 
-def assemble(task: Task, run: RunConfig, optim: OptimConfig) -> Training:
+def assemble(
+  build: Callable[[nnx.Rngs], nnx.Module],
+  loss_fn: LossFn | Carried,
+  run: RunConfig,
+  optim: OptimConfig,
+) -> Training:
   """Puts a training together; nothing is computed yet.
 
   Args:
-    task: what is trained.
+    build: makes the model, as of `train.task.Task`.
+    loss_fn: likewise.
     run: how it proceeds.
     optim: the optimizer.
 
@@ -42,9 +48,9 @@ def assemble(task: Task, run: RunConfig, optim: OptimConfig) -> Training:
     FlagError: if the mesh does not fit the devices or the batch.
   """
   mesh = make_mesh(run.mesh, run.batch_size // optim.accumulate)
-  optimizer, carried = make_optimizer(optim), as_carried(task.loss_fn)
+  optimizer, carried = make_optimizer(optim), as_carried(loss_fn)
   setup = make_setup(
-    task.build, optimizer, mesh, run.seed, lambda model: carried.init(model, run.batch_size)
+    build, optimizer, mesh, run.seed, lambda model: carried.init(model, run.batch_size)
   )
   step = make_train_step(
     setup,

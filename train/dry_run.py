@@ -72,7 +72,7 @@ def make_plan(config: Any, make_task: Callable[[Any], Task]) -> Plan:
   run = config.run
   # Shapes do not need the whole batch; its rows may be many.
   task = make_task(_changed(config, batch_size=1))
-  training = assemble(task, run, config.optim)
+  training = assemble(task.build, task.loss_fn, run, config.optim)
   batch = {
     name: jax.ShapeDtypeStruct(
       (run.batch_size, *rows.shape[1:]), rows.dtype, sharding=batch_sharding(training.mesh)

@@ -15,20 +15,19 @@ import jax
 from flax import nnx
 
 from train import outputs, processes, result
+from train.assembly import assemble
 from train.checkpoint import Checkpoints
 from train.config import OptimConfig, RunConfig
 from train.errors import Interrupted, RunError
 from train.evaluate import make_evaluate
 from train.inference import draw_figures, read_params, whole
 from train.interrupts import Interrupts
-from train.losses import as_carried
-from train.optim import learning_rate_schedule, make_optimizer
 from train.plots import plot_gates, plot_losses
 from train.profiling import Profile
 from train.progress import Progress
 from train.runlog import RunLog, Terminal
-from train.sharding import batch_sharding, make_mesh, put_local_batch
-from train.state import TrainState, make_setup, make_train_step
+from train.sharding import batch_sharding, put_local_batch
+from train.state import TrainState
 from train.task import WARNING, Task
 
 
@@ -66,25 +65,8 @@ class _Loop:
     self.since = time.monotonic()
     self.task, self.run, self.interrupts = task, run, interrupts
     self.is_main = jax.process_index() == 0
-    self.mesh = make_mesh(run.mesh, run.batch_size // optim.accumulate)
+    self.mesh, self.setup, self.train_step = assemble(task.build, task.loss_fn, run, optim)
     processes.check_share(batch_sharding(self.mesh), run.batch_size)
-    optimizer = make_optimizer(optim)
-    self.setup = make_setup(
-      task.build,
-      optimizer,
-      self.mesh,
-      run.seed,
-      lambda model: as_carried(task.loss_fn).init(model, run.batch_size),
-    )
-    self.train_step = make_train_step(
-      self.setup,
-      task.loss_fn,
-      optimizer,
-      learning_rate_schedule(optim),
-      self.mesh,
-      seed=run.seed,
-      accumulate=optim.accumulate,
-    )
     self.evaluate = make_evaluate(self.setup.graphdef, task.eval_loss_fn, self.mesh)
     self.checkpoints = Checkpoints(run.workdir / outputs.CHECKPOINTS, run.keep)
     self.batches = task.train_batches()
