@@ -86,7 +86,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
   add("--peak_flops", type=float, help="operations per second of the device, in place of its own")
   add("--contexts", type=_integers, default=[1024, 16_384], help="of decode (1024,16384)")
   add("--lengths", type=_integers, default=[512, 1024, 2048, 4096], help="of temporaries")
-  add("--preset", default="cpu", help="of temporaries, of train.language (cpu)")
+  add("--preset", default="cpu", help="of decode, data, scaling and temporaries (cpu)")
   add("--policy", help="of temporaries: only that one, as 'blocks'")
   add("--flags", type=json.loads, default={"batch_size": 1}, help="of temporaries, as JSON")
   options = parser.parse_args(arguments)

@@ -11,7 +11,7 @@ from train.video_data import load_clips
 
 
 def measure_data(options: Any) -> dict:
-  """Batches of the presets cpu, whose data need no download, as JSON values.
+  """Batches of a preset of each task, whose data need no download, as JSON values.
 
   "share_of_step" is the time of a batch over that of a step: above 1 the devices wait, whatever is
   prefetched.
@@ -19,7 +19,7 @@ def measure_data(options: Any) -> dict:
   makers = {"language": _language, "image": _image, "video": _video}
   runs, items = {}, {}
   for name, make in makers.items():
-    task, config = make()
+    task, config = make(options.preset)
     batches = task.train_batches()
     first = next(batches)
     items[name] = task.item, task.count_items(first)
@@ -45,22 +45,22 @@ def _discard(batches: Any) -> Callable[[], None]:
   return call
 
 
-def _values(command: Any) -> dict[str, Any]:
-  return command.values("cpu") | {"workdir": "none", "data_dir": None}
+def _values(command: Any, preset: str) -> dict[str, Any]:
+  return command.values(preset) | {"workdir": "none", "data_dir": None}
 
 
-def _language() -> tuple[Task, Any]:
-  config = language_flags.COMMAND.build(_values(language_flags.COMMAND))
+def _language(preset: str) -> tuple[Task, Any]:
+  config = language_flags.COMMAND.build(_values(language_flags.COMMAND, preset))
   return language_task.make_task(config, language_task.load_corpus(config.data)), config
 
 
-def _image() -> tuple[Task, Any]:
-  config = image_flags.COMMAND.build(_values(image_flags.COMMAND))
+def _image(preset: str) -> tuple[Task, Any]:
+  config = image_flags.COMMAND.build(_values(image_flags.COMMAND, preset))
   return image_task.make_task(config, image_task.load_images(config.data)), config
 
 
-def _video() -> tuple[Task, Any]:
-  config = video_flags.COMMAND.build(_values(video_flags.COMMAND))
+def _video(preset: str) -> tuple[Task, Any]:
+  config = video_flags.COMMAND.build(_values(video_flags.COMMAND, preset))
   clips = load_clips(config.data, config.model, None)
   model = video_task.model_config(config.model, len(clips.classes))
   return video_task.make_task(config, model, clips), config

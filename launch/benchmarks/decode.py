@@ -20,7 +20,7 @@ TOKENS = 8  # written at once
 
 
 def measure_decode(options: Any) -> dict:
-  """Milliseconds of a token at the preset cpu, and bytes that a stream keeps, as JSON values.
+  """Milliseconds of a token, and bytes that a stream keeps, of a preset, as JSON values.
 
   Attention over everything, `base`, gets as many positions as there are tokens; the others keep the
   same whatever is before them.
@@ -29,7 +29,7 @@ def measure_decode(options: Any) -> dict:
   for context in options.contexts:
     for method, flags in METHODS.items():
       longer = {"max_length": context} if method == "base" else {}
-      config = language_run({"preset": "cpu", **flags, **longer}, 256)
+      config = language_run({"preset": options.preset, **flags, **longer}, 256)
       model = LanguageModel(config.model, rngs=nnx.Rngs(0))
       kept[method, context] = model.state_bytes()
       stream = at_context(streaming.init(model, 1), context)

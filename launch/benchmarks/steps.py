@@ -159,11 +159,11 @@ def measure_scaling(options: Any) -> dict:
   The devices of a CPU share its cores. So what is measured there is the work of all of them, and
   the efficiency is that of n steps on one device over one on n: what splitting the work adds.
   """
-  runs, facts = {}, {"preset": "cpu", "rows_per_device": ROWS}
+  runs, facts = {}, {"preset": options.preset, "rows_per_device": ROWS}
   counts = [count for count in DEVICES if count <= jax.device_count()]
   for method, more in METHODS.items():
     for count in counts:
-      flags = {**more, "preset": "cpu", "batch_size": ROWS * count}
+      flags = {**more, "preset": options.preset, "batch_size": ROWS * count}
       flags["mesh"] = COMMAND.flags["mesh"].parser.parse(f"data:{count},fsdp:1")
       config = language_run(flags, VOCABULARY["cpu preset"])
       runs[method, count] = (language_step(config).runner(random_tokens(config)), ())

@@ -91,6 +91,8 @@ def test_a_run_says_how_it_reconstructs(finished):
     assert result[f"{split}_mse"] < result[f"{split}_masked_mse"]
   model = interop.load_model(finished / "model")
   assert isinstance(model, MaskedAutoencoder)
+  last = (finished / "metrics.jsonl").read_text().splitlines()[-1]
+  assert json.loads(last)["memory_cell_max"] > 0
 
 
 def test_pictures_show_reconstructions_and_places(finished):

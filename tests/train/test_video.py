@@ -115,6 +115,7 @@ def test_gates_are_logged_with_every_evaluation(finished):
   assert [gate is not None for gate in gates] == [False, True, False, True]
   assert gates[3] == pytest.approx(read(finished / "result.json")["fusion_gates"]["block_0"])
   assert 0 < gates[1] < 0.2  # gate_init is -2
+  assert all(records[index]["memory_cell_max"] > 0 for index in (1, 3))
 
 
 def test_an_evaluation_repeats_the_result(finished, folder, capsys):
