@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.steps import make_step
+from benchmarks.steps import runner
 from benchmarks.timing import least_seconds
 from train import image_flags, image_task, language_flags, language_task, video_flags, video_task
+from train.assembly import assemble
 from train.task import Task
 from train.video_data import load_clips
 
@@ -24,7 +25,10 @@ def measure_data(options: Any) -> dict:
     first = next(batches)
     items[name] = task.item, task.count_items(first)
     runs[name, "batch"] = (_discard(batches), ())
-    runs[name, "step"] = (make_step(task.build, task.loss_fn, config).runner(first), ())
+    runs[name, "step"] = (
+      runner(assemble(task.build, task.loss_fn, config.run, config.optim), first),
+      (),
+    )
   seconds = least_seconds(runs, options.repeats)
   return {
     f"data_{name}": {

@@ -2,23 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh
 
 from benchmarks.timing import least_seconds, measure, rates
 from tmem.models import LanguageModel
 from train import language_task
+from train.assembly import Training, assemble
 from train.config import LanguageRun
 from train.language_flags import COMMAND
-from train.losses import LossFn, language_loss
-from train.optim import learning_rate_schedule, make_optimizer
-from train.sharding import make_mesh, put_global_batch
-from train.state import Setup, make_setup, make_train_step
+from train.losses import language_loss
+from train.optim import make_optimizer
+from train.sharding import put_global_batch
 
 # A training step with memory against "local". At the second shape the authors' code takes 4.6
 # times its own "local".
@@ -42,46 +41,15 @@ DEVICES = (1, 2, 4, 8)
 ROWS = 2  # of each device
 
 
-class Step(NamedTuple):
-  """A training step as `train` makes it.
+def runner(training: Training, batch: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+  """A function that makes the next step with a batch, which lies on the devices already."""
+  state, batch = [training.setup.init()], put_global_batch(batch, training.mesh)
 
-  Attributes:
-    setup: the model's structure and its state's shapes.
-    function: the compiled function, `(seed, state, batch) -> (state, metrics)`.
-    mesh: its devices.
-  """
+  def advance() -> Any:
+    state[0], metrics = training.step(state[0], batch)
+    return metrics
 
-  setup: Setup
-  function: Any
-  mesh: Mesh
-
-  def runner(self, batch: Mapping[str, np.ndarray]) -> Any:
-    """A function that makes the next step with a batch, which lies on the devices already."""
-    state, batch = [self.setup.init()], put_global_batch(batch, self.mesh)
-
-    def advance() -> Any:
-      state[0], metrics = self.function(np.uint32(0), state[0], batch)
-      return metrics
-
-    return advance
-
-
-def make_step(build: Callable[[nnx.Rngs], nnx.Module], loss_fn: LossFn, config: Any) -> Step:
-  """A training step as `train` makes it.
-
-  Args:
-    build: makes the model.
-    loss_fn: as of `train.task.Task`.
-    config: of a run, with `run` and `optim`.
-  """
-  mesh = make_mesh(config.run.mesh, config.run.batch_size // config.optim.accumulate)
-  optimizer = make_optimizer(config.optim)
-  setup = make_setup(build, optimizer, mesh, config.run.seed)
-  schedule, accumulate = learning_rate_schedule(config.optim), config.optim.accumulate
-  step = make_train_step(
-    setup, loss_fn, optimizer, schedule, mesh, seed=config.run.seed, accumulate=accumulate
-  )
-  return Step(setup, step.func, mesh)
+  return advance
 
 
 def language_run(flags: dict[str, Any], vocabulary: int) -> LanguageRun:
@@ -98,9 +66,11 @@ def random_tokens(config: LanguageRun) -> dict[str, np.ndarray]:
   return {"inputs": tokens, "targets": tokens}
 
 
-def language_step(config: LanguageRun) -> Step:
+def language_step(config: LanguageRun) -> Training:
   """The training step of a language model whose rows begin with an empty memory."""
-  return make_step(lambda rngs: LanguageModel(config.model, rngs=rngs), language_loss, config)
+  return assemble(
+    lambda rngs: LanguageModel(config.model, rngs=rngs), language_loss, config.run, config.optim
+  )
 
 
 def measure_step(options: Any) -> dict:
@@ -166,7 +136,7 @@ def measure_scaling(options: Any) -> dict:
       flags = {**more, "preset": options.preset, "batch_size": ROWS * count}
       flags["mesh"] = COMMAND.flags["mesh"].parser.parse(f"data:{count},fsdp:1")
       config = language_run(flags, VOCABULARY["cpu preset"])
-      runs[method, count] = (language_step(config).runner(random_tokens(config)), ())
+      runs[method, count] = (runner(language_step(config), random_tokens(config)), ())
       tokens = ROWS * config.model.max_length
   seconds = least_seconds(runs, options.repeats)
   shared = jax.default_backend() == "cpu"

@@ -36,11 +36,11 @@ def measure_temporaries(options: Any) -> dict:
 def _bytes(flags: dict[str, Any]) -> dict[str, int]:
   dataset = (COMMAND.values(flags["preset"]) | flags)["dataset"]
   config = language_run(flags, VOCABULARY.get(dataset, 256))
-  step = language_step(config)
+  training = language_step(config)
   shape = (config.run.batch_size, config.model.max_length)
   tokens = jax.ShapeDtypeStruct(shape, np.int32)
   batch = {"inputs": tokens, "targets": tokens}
   seed = jax.ShapeDtypeStruct((), np.uint32)
-  compiled = step.function.lower(seed, step.setup.abstract, batch).compile()
+  compiled = training.step.func.lower(seed, training.setup.abstract, batch).compile()
   memory = compiled.memory_analysis()
   return {"temporary": memory.temp_size_in_bytes, "all": program_bytes(compiled)}

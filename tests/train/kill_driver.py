@@ -27,7 +27,7 @@ import numpy as np
 from flax import nnx
 
 from data import stored_arrays, video_clips, video_sources
-from train import checkpoint, cli, language, language_task, loop
+from train import assembly, checkpoint, cli, language, language_task, loop
 
 FLAGS = {
   "preset": "smoke",
@@ -92,7 +92,7 @@ class Killer:
   def install(self):
     sys.addaudithook(self._audit)
     make_step, make_evaluate, save = (
-      loop.make_train_step,
+      assembly.make_train_step,
       loop.make_evaluate,
       checkpoint.Checkpoints.save,
     )
@@ -124,7 +124,7 @@ class Killer:
       return frames
 
     video_clips._frames_or_reason = killing_decode
-    loop.make_train_step, loop.make_evaluate = killing_step, killing_evaluate
+    assembly.make_train_step, loop.make_evaluate = killing_step, killing_evaluate
     checkpoint.Checkpoints.save = killing_save
 
   def count(self, kind):

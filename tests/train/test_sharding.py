@@ -22,27 +22,20 @@ from train.sharding import (
 EIGHT = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 # Trains the tiny model for a few steps on a mesh and prints what came out.
 PROGRAM = """
-import json, sys
+import dataclasses, json, sys
 import jax, numpy as np
 from train import flags, language_task
+from train.assembly import assemble
 from train.language_flags import COMMAND
-from train.losses import as_carried
 from train.evaluate import make_evaluate
-from train.optim import learning_rate_schedule, make_optimizer
 from train.parsers import mesh_sizes
-from train.sharding import make_mesh, put_local_batch
-from train.state import make_setup, make_train_step
+from train.sharding import put_local_batch
 
 def run(mesh_text, arguments):
   config = flags.parse(COMMAND, ["language", *arguments])
   task = language_task.make_task(config, language_task.load_corpus(config.data))
-  mesh = make_mesh(mesh_sizes(mesh_text), config.run.batch_size // config.optim.accumulate)
-  optimizer = make_optimizer(config.optim)
-  carried = as_carried(task.loss_fn)
-  setup = make_setup(task.build, optimizer, mesh, 0,
-                     lambda model: carried.init(model, config.run.batch_size))
-  step = make_train_step(setup, carried, optimizer, learning_rate_schedule(config.optim),
-                         mesh, seed=0, accumulate=config.optim.accumulate)
+  run = dataclasses.replace(config.run, mesh=mesh_sizes(mesh_text))
+  mesh, setup, step = assemble(task.build, task.loss_fn, run, config.optim)
   state, batches, losses = setup.init(), task.train_batches(), []
   for _ in range(3):
     state, metrics = step(state, put_local_batch(next(batches), mesh))
