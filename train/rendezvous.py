@@ -7,6 +7,7 @@ for the others, and says who is missing or what does not fit.
 
 import contextlib
 import json
+import os
 import socket
 import time
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ def _listen(place: Place) -> socket.socket:
     )
   except OSError as error:
     raise RunError(
-      f"{place.name}: process 0 cannot listen there ({error.strerror}); give its machine's address"
+      f"{place.name}: process 0 cannot listen there ({os.strerror(error.errno)}); give its machine's address"
       " and a free port"
     ) from error
 
@@ -113,7 +114,7 @@ def _next_guest(
       problem = f"TMEM_PROCESS_COUNT: process 0 has {place.count}, process {index} has {count}"
     elif known is not None and _is_open(known):
       problem = f"TMEM_PROCESS_INDEX={index}: two processes have it; each needs its own"
-    guests[index] = guest
+    guests[index if problem is None else -1] = guest
     if problem:
       raise RunError(problem)
     return guest
