@@ -84,8 +84,8 @@ def _listen(place: Place) -> socket.socket:
     )
   except OSError as error:
     raise RunError(
-      f"{place.name}: process 0 cannot listen there ({os.strerror(error.errno)}); give its machine's address"
-      " and a free port"
+      f"{place.name}: process 0 cannot listen there ({os.strerror(error.errno)}); give its"
+      " machine's address and a free port"
     ) from error
 
 
