@@ -50,8 +50,8 @@ def train(
     RunError: if the workdir, a checkpoint or the data does not fit, if another process trains in
       the workdir, if that takes no more, or if too many steps were not finite.
   """
-  outputs.make_workdir(run.workdir)
   outputs.check_places(run.workdir)
+  outputs.make_workdir(run.workdir)
   processes.peers().check_shared(run.workdir)
   result.forget_peak_memory()
   with outputs.held(run.workdir), outputs.written(run.workdir), Interrupts() as interrupts:
