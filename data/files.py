@@ -1,6 +1,7 @@
 """What data sets of files have in common: which files, which are for tests, which are no good."""
 
 import logging
+import os
 import zlib
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -13,8 +14,16 @@ TEST_PERCENT = 10
 
 
 def files_below(folder: Path, suffixes: Set[str]) -> list[Path]:
-  """Files below a folder that end like one of `suffixes`, in order."""
-  return sorted(p for p in folder.rglob("*") if p.suffix.lower() in suffixes and p.is_file())
+  """Files below a folder that end like one of `suffixes`, in order; links are followed."""
+  found, seen = [], set()
+  for parent, folders, names in os.walk(folder, followlinks=True):
+    real = os.path.realpath(parent)
+    if real in seen:  # a link to where it lies itself
+      folders.clear()
+      continue
+    seen.add(real)
+    found += [Path(parent, name) for name in names if Path(name).suffix.lower() in suffixes]
+  return sorted(path for path in found if path.is_file())
 
 
 def is_for_tests(name: str) -> bool:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from data.errors import DatasetError
 
 # What Pillow warns of is refused here; its own filter could not be set in threads.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", module=r"PIL\.")  # of damage that does not keep it from reading
 _LEVELS = {"I;16": 65535, "I;16L": 65535, "I;16B": 65535, "I;16N": 65535, "I": 65535}
 
 
@@ -57,6 +58,8 @@ def read_image(encoded: bytes, name: str) -> np.ndarray:
       image.load()
       return np.asarray(_as_rgb(ImageOps.exif_transpose(image)))
   # Pillow's decoders raise whatever comes to them from a damaged file.
+  except UnidentifiedImageError as error:
+    raise DatasetError(f"{name}: not an image that can be read (of no known format)") from error
   except Exception as error:
     reason = str(error).replace("\n", " ") or type(error).__name__
     raise DatasetError(f"{name}: not an image that can be read ({reason})") from error

@@ -11,7 +11,10 @@ from data.files import files_below, is_for_tests
 from data.image_file import EncodedImage
 
 SPLITS = ("train", "test")
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset({
+  ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tga",
+  ".tif", ".tiff", ".webp",
+})  # fmt: skip
 # Photographs among what scikit-image brings along, in colour and of some size.
 PHOTOGRAPHS = {
   "train": ("astronaut.png", "chelsea.png", "hubble_deep_field.jpg", "motorcycle_left.png"),

@@ -37,8 +37,9 @@ class Missing(NamedTuple):
   area: float = 0.0
 
   def count(self, frames: int) -> int:
-    """How many of so many frames are not seen."""
-    return math.floor(self.frames * frames + 0.5)
+    """How many of so many frames are not seen: not all of them, unless the share is 1."""
+    count = math.floor(self.frames * frames + 0.5)
+    return count if self.frames == 1 else min(count, frames - 1)
 
   def hide(
     self, clip: np.ndarray, rng: np.random.Generator, empty: np.ndarray | float = 0.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from data.errors import DatasetError
 
-COMPLETE = 0.95  # of the frames that a file says it has; with fewer it has been cut off
+COMPLETE = 0.95  # of the frames or the time that a file says it has; with less it is cut off
 
 
 def read_frames(path: Path, size: int) -> Iterator[np.ndarray]:
@@ -23,7 +23,7 @@ def read_frames(path: Path, size: int) -> Iterator[np.ndarray]:
 
   Raises:
     DatasetError: if the file is no video, has no frame or is damaged; also if it has been cut off,
-      as far as it says how many frames it should have.
+      as far as its head says how many frames it should have, or how long it should be.
   """
   for _, frame in _decoded(path, size):
     yield frame
@@ -90,10 +90,10 @@ def _decoded(
   """Every frame's index and its pixels; None in place of those of frames that are not wanted."""
   with _opened(path) as container:
     stream = container.streams.video[0]
-    total = 0
+    total, end = 0, None
     try:
       for index, frame in enumerate(container.decode(stream)):
-        total = index + 1
+        total, end = index + 1, frame.time
         yield index, _pixels(frame, size) if wanted is None or index in wanted else None
     except (av.error.FFmpegError, OSError, ValueError) as error:
       raise _refused(path, error) from error
@@ -101,6 +101,20 @@ def _decoded(
       raise DatasetError(f"{path}: not a video that can be read (it has no frames)")
     if total < COMPLETE * stream.frames:
       raise DatasetError(f"{path}: cut off, it has {total} of {stream.frames} frames")
+    length = _seconds(container)
+    # The last frame begins when all but its own time has passed.
+    if length and end is not None and total > 1 and end * total / (total - 1) < COMPLETE * length:
+      raise DatasetError(f"{path}: cut off, it has {end:.1f} of {length:.1f} seconds")
+
+
+def _seconds(container: av.container.InputContainer) -> float | None:
+  """How long a file says its pictures last, from its first one on; None: it does not say."""
+  stream = container.streams.video[0]
+  if stream.duration is not None:
+    return float(stream.duration * stream.time_base)
+  if container.duration is None or len(container.streams) > 1:  # sound may last longer
+    return None
+  return container.duration / av.time_base
 
 
 def _pixels(frame: av.VideoFrame, size: int) -> np.ndarray:

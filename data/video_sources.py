@@ -13,7 +13,10 @@ from data.files import files_below, is_for_tests
 _log = logging.getLogger(__name__)
 
 SPLITS = ("train", "test")
-SUFFIXES = frozenset({".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm"})
+SUFFIXES = frozenset({
+  ".3gp", ".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts",
+  ".ogv", ".ts", ".webm", ".wmv",
+})  # fmt: skip
 VALID_EVERY = 10  # of a class's groups, the first one of so many is for validation
 LISTS = "ucfTrainTestlist"
 _TAKE = re.compile(r"(_g\d+)_c\d+$")  # v_Punch_g08_c05 is the fifth clip cut from video 8
@@ -114,6 +117,11 @@ def _videos(
   classes: Sequence[str], found: dict[str, list[tuple[Path, str]]], folder: Path
 ) -> Videos:
   """Numbers the classes and sets groups of clips for training aside for validation."""
+  if len(classes) == 1:
+    raise DatasetError(
+      f"{folder}: videos of one class for training, {classes[0]}, expected two or more, in a folder"
+      " per class"
+    )
   labels = {name: label for label, name in enumerate(classes)}
   clips = {
     split: [Clip(path, labels[of]) for path, of in pairs if of in labels]

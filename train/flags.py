@@ -159,7 +159,7 @@ def _resolve(command: Command, given: dict[str, Any]) -> dict[str, Any]:
     saved = {name: newer[name] for name in newer if name not in OF_THE_PROCESS} | saved
   if saved is None and mode != "train":
     flag = "checkpoint" if "checkpoint" in given else "workdir"
-    raise RunError(f"--{flag}={given[flag]}: no run there to {mode} from; train one first")
+    raise RunError(f"--{flag}={given[flag]}: no run there for --mode={mode}; train one first")
   # A preset on the command line means the whole command: everything must agree. Without it, and
   # to use what was trained, what is not given is as the run has it.
   base = saved if saved is not None and (mode != "train" or "preset" not in given) else {}

@@ -58,7 +58,7 @@ def train(config: ImageRun) -> None:
 def evaluate(config: ImageRun) -> None:
   """Evaluates on whole splits, prints that and writes it to the workdir."""
   images = image_task.load_images(config.data)
-  same_data.check_alike(config.data.dataset, image_task.fingerprint(images))
+  same_data.check(config.run.workdir, config.data.dataset, image_task.fingerprint(images))
   task = image_task.make_task(config, images)
   inference.evaluate(task, config.run, "eval")
 

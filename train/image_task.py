@@ -12,6 +12,7 @@ from flax import nnx
 from data import example_batches, image_batches, image_sources
 from data.errors import DatasetError
 from data.image_batches import Images, Masking, masked_examples
+from data.image_file import EncodedImage
 from tmem import interop
 from tmem.masked_autoencoder import MaskedAutoencoder
 from train.config import ImageDataConfig, ImageRun
@@ -46,15 +47,16 @@ def load_images(config: ImageDataConfig) -> Splits:
 
 
 def fingerprint(images: Splits) -> dict[str, Any]:
-  """What tells these images from others, as JSON: the names in every split."""
-  names = {
-    split: ["/".join(Path(f.name).parts[-2:]) for f in shown.files]
+  """What tells these images from others, as JSON: names and contents in every split."""
+  return {
+    split: {"images": len(shown), "crc32": functools.reduce(_checksum, shown.files, 0)}
     for split, shown in images.items()
   }
-  return {
-    split: {"images": len(own), "crc32": zlib.crc32(repr(own).encode())}
-    for split, own in names.items()
-  }
+
+
+def _checksum(before: int, file: EncodedImage) -> int:
+  name = "/".join(Path(file.name).parts[-2:])
+  return zlib.crc32(file.read(), zlib.crc32(name.encode(), before))
 
 
 def make_task(config: ImageRun, images: Splits) -> Task:

@@ -86,6 +86,9 @@ IMAGE = Columns(
 VIDEO = Columns(
   runs=(
     *WHAT,
+    ("frames", "frames", "{}"),
+    ("blank in training", "blank_frames", "{:.0%}"),
+    ("encoder", "encoder", "{}"),
     ("steps", "steps", "{}"),
     ("valid loss", "valid_loss", "{:.4f}"),
     ("test loss", "test_loss", "{:.4f}"),

@@ -55,7 +55,7 @@ MODEL = {**flag_table.BLOCKS, **vision_flags.PATCHES, **flag_table.COMPUTE}
 # paper  The sizes of arXiv 2605.27686, for an accelerator: 50 epochs of UCF-101's first split.
 TABLE: dict[str, tuple[Any, ...]] = {
   # Data.
-  "num_frames": (8, 3, 8),
+  "num_frames": (8, 4, 8),
   # Model.
   "num_layers": (3, 2, 12),
   "features": (96, 16, 384),
@@ -98,11 +98,11 @@ def build(values: dict[str, Any]) -> VideoRun:
   """
   if values["mode"] == "online" and not values["input"]:
     raise FlagError("--input: missing, --mode=online needs a video")
-  hidden = Missing(frames=values["blank_frames"]).count(values["num_frames"])
-  if hidden == values["num_frames"]:
-    raise FlagError(
-      f"--blank_frames={values['blank_frames']}: hides all of --num_frames={hidden} frames"
-    )
+  share, frames = values["blank_frames"], values["num_frames"]
+  if share and not 0 < share * frames + 0.5 < frames:
+    raise FlagError(f"--blank_frames={share}: hides all of --num_frames={frames} frames")
+  if share and not Missing(frames=share).count(frames):
+    raise FlagError(f"--blank_frames={share}: hides none of --num_frames={frames} frames")
   model = vision_flags.model(VideoConfig, values, classes=1)
   more = {"input": values["input"], "every": values["every"]}
   return vision_flags.run(VideoRun, VideoDataConfig, model, values, **more)

@@ -154,3 +154,14 @@ def test_damaged_archives_are_named_in_one_line(cub, archive, harm, message):
   with pytest.raises(DatasetError, match=f"{archive}: {message}") as caught:
     read_cub(archive.parent)
   assert "\n" not in str(caught.value)
+
+
+def test_links_to_folders_are_followed_and_loops_end(tmp_path):
+  (tmp_path / "elsewhere").mkdir()
+  for index in range(40):
+    Image.new("RGB", (4, 4), (index, 0, 0)).save(tmp_path / "elsewhere" / f"{index}.pgm")
+  (tmp_path / "root").mkdir()
+  (tmp_path / "root" / "link").symlink_to(tmp_path / "elsewhere")
+  (tmp_path / "elsewhere" / "loop").symlink_to(tmp_path / "root")
+  files = read_folder(tmp_path / "root")
+  assert sum(map(len, files.values())) == 40

@@ -80,8 +80,11 @@ def test_training_hides_anew_each_epoch_and_goes_on_exactly():
     np.testing.assert_array_equal(value, second[key])
 
 
-@pytest.mark.parametrize(("share", "frames", "count"), [(0.25, 2, 1), (0.5, 3, 2), (0.25, 6, 2)])
-def test_half_a_frame_is_a_frame(share, frames, count):
+@pytest.mark.parametrize(
+  ("share", "frames", "count"),
+  [(0.25, 2, 1), (0.5, 3, 2), (0.25, 6, 2), (0.75, 2, 1), (0.9, 1, 0), (1.0, 2, 2)],
+)
+def test_half_a_frame_is_a_frame_and_one_stays_unless_all_are_meant(share, frames, count):
   assert Missing(frames=share).count(frames) == count
 
 

@@ -69,6 +69,16 @@ def test_files_that_are_no_videos_are_refused_in_one_line(tmp_path, ramp):
     list(read_frames(tmp_path / "absent.avi", 16))
 
 
+def test_a_container_that_knows_its_length_but_not_its_frames_is_seen_to_be_cut_off(
+  write_video, tmp_path
+):
+  whole = write_video(tmp_path / "whole.mkv", [*range(10, 210, 2)], WIDE)
+  cut = tmp_path / "cut.mkv"
+  cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
+  with pytest.raises(DatasetError, match=r"cut.mkv: cut off, it has \d\.\d of \d\.\d seconds"):
+    sample_frames(cut, 2, 16)
+
+
 def test_frames_that_cannot_be_made_into_one_clip_are_refused(ramp, monkeypatch):
   sizes = iter([16, 8])
 

@@ -120,6 +120,14 @@ def test_folders_per_class(tmp_path):
   assert set(again.clips["test"]) <= set(videos.clips["test"])
 
 
+def test_one_class_alone_is_refused(tmp_path):
+  for name in "abcdefghijklmnop":
+    (tmp_path / "all").mkdir(exist_ok=True)
+    (tmp_path / "all" / f"{name}.avi").touch()
+  with pytest.raises(DatasetError, match="one class for training, all, expected two or more"):
+    read_folder(tmp_path)
+
+
 def test_folders_may_have_their_own_split(tmp_path):
   for split, count in (("train", 3), ("test", 2)):
     for of in ("run", "jump"):
@@ -143,13 +151,13 @@ def test_folders_may_have_their_own_split(tmp_path):
 
 
 def test_classes_for_tests_alone_are_left_out_and_said(tmp_path, caplog):
-  for split, of in (("train", "run"), ("test", "run"), ("test", "jump")):
+  for split, of in (("train", "run"), ("train", "walk"), ("test", "run"), ("test", "jump")):
     for index in range(2):
       path = tmp_path / split / of / f"{index}.avi"
       path.parent.mkdir(parents=True, exist_ok=True)
       path.touch()
   videos = read_folder(tmp_path)
-  assert videos.classes == ("run",)
+  assert videos.classes == ("run", "walk")
   assert len(videos.clips["test"]) == 2
   assert "left out 2 of 4 videos for test" in caplog.text
   assert "as jump" in caplog.text

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -286,3 +287,14 @@ def test_presets_have_their_sizes(preset, sizes):
   model = COMMAND.build(COMMAND.values(preset) | {"workdir": "runs/none"}).model
   assert (model.features, model.num_layers, model.patches) == sizes
   assert (model.state_scope, model.gate_init) == ("depth", -2.0)
+
+
+def test_other_pixels_under_the_same_names_are_other_data(folder, tmp_path):
+  own = tmp_path / "images"
+  shutil.copytree(folder, own)
+  workdir = tmp_path / "run"
+  image.main(arguments(own, workdir, stop_at=2))
+  Image.new("RGB", (30, 24), "grey").save(own / "test" / "02.png")
+  for more in ([], ["--mode=eval"]):
+    with pytest.raises(RunError, match=r"not the data that the run .* began with \(test changed\)"):
+      image.main(["image", f"--workdir={workdir}", *more])

@@ -158,7 +158,7 @@ def test_a_trained_model_is_not_used_as_another_one(finished, bare, mode):
 
 @pytest.mark.parametrize("mode", ["eval", "generate"])
 def test_without_a_run_there_is_nothing_to_evaluate(bare, tmp_path, mode):
-  with pytest.raises(RunError, match=f"no run there to {mode} from; train one first"):
+  with pytest.raises(RunError, match=f"no run there for --mode={mode}; train one first"):
     bare(workdir=tmp_path / "none", mode=mode)
 
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_is_used_by_its_name(run, bare, tmp_path, capsys):
   [
     ({"mode": "train"}, FlagError, "^--checkpoint: for what uses a trained model"),
     ({"workdir": "a"}, FlagError, "^--checkpoint: names a run, and so does --workdir"),
-    ({"checkpoint": "none"}, RunError, "^--checkpoint=none: no run there to eval from"),
+    ({"checkpoint": "none"}, RunError, "^--checkpoint=none: no run there for --mode=eval"),
   ],
 )
 def test_a_checkpoint_of_no_use_is_named(finished, bare, changes, error, message):

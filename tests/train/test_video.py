@@ -211,7 +211,8 @@ def test_losses_and_counts_are_those_of_rows_that_exist():
     ({"data_path": "/absent"}, RunError, "/absent: no such folder"),
     ({"dataset": "ucf101", "data_dir": "/absent"}, RunError, "no folder ucfTrainTestlist there"),
     ({"blank_frames": 1.0}, FlagError, "--blank_frames=1.0: "),
-    ({"blank_frames": 0.9}, FlagError, "--blank_frames=0.9: hides all of --num_frames=3 frames"),
+    ({"blank_frames": 0.9}, FlagError, "--blank_frames=0.9: hides all of --num_frames=4 frames"),
+    ({"blank_frames": 0.1}, FlagError, "--blank_frames=0.1: hides none of --num_frames=4 frames"),
   ],
 )
 def test_what_cannot_be_is_refused_in_one_line(changes, error, message, folder, tmp_path):
