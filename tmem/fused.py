@@ -176,9 +176,11 @@ def _step_backward(weights: _Weights, carry, step):
     gate_grad = select_rows(chunk.write, gate_grad, jnp.zeros_like(gate_grad))
   cell_grad = select_rows(chunk.write, cell_grad, after_cell_grad)
 
-  product = functools.partial(jnp.einsum, preferred_element_type=hidden.dtype)
+  cells = tuple(range(both.ndim - 2))
   factor = placed(gate_grad.astype(both.dtype), "batch", *(None,) * (gate_grad.ndim - 1))
-  both_grad = product("...gd,pcgd->...pc", factor, weights.pointwise)
+  both_grad = jnp.einsum(
+    "...gd,pcgd->...pc", factor, weights.pointwise, preferred_element_type=hidden.dtype
+  )
   hidden_grad, taps_grad = _conv_backward(stages, weights.taps, both_grad[..., 1, :])
   if chunk.write is not None:
     kept = select_rows(chunk.write, jnp.zeros_like(after_hidden_grad), after_hidden_grad)
@@ -188,7 +190,8 @@ def _step_backward(weights: _Weights, carry, step):
   hidden_grad, corner_grad = _read_backward(before, chunk, read_grad, hidden_grad)
   sums = _Weights(
     taps=sums.taps + taps_grad,
-    pointwise=sums.pointwise + product("npc,ngd->pcgd", _by_cell(both), _by_cell(factor)),
+    pointwise=sums.pointwise
+    + jnp.tensordot(both, factor, (cells, cells), preferred_element_type=hidden.dtype),
     bias=sums.bias + jnp.sum(gate_grad, axis=0),
   )
   factor_grads = _outer_product_backward(chunk.factors, both_grad[..., 0, :])
@@ -213,11 +216,6 @@ def _update_backward(gates, cell, after_hidden_grad, after_cell_grad):
     axis=-2,
   )
   return gate_grad, grad * f
-
-
-def _by_cell(volume: jax.Array) -> jax.Array:
-  """[batch, *grid, parts, C] -> [batch * cells, parts, C]."""
-  return volume.reshape(-1, *volume.shape[-2:])
 
 
 @scoped(READ)

@@ -1,5 +1,6 @@
 """The memory module: it owns the parameters and turns tokens into reads and writes."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ from tmem.config import MemoryConfig
 from tmem.dynamics import DYNAMICS
 from tmem.grid import nearest_cell
 from tmem.layout import checked_reset
-from tmem.placement import placed
+from tmem.placement import by_rows, placed
 from tmem.recurrent import RecurrentMemory
 from tmem.scan import memory_scan
 from tmem.scopes import READ, WRITE, scoped
@@ -80,13 +81,15 @@ class TensorMemory(RecurrentMemory):
 
   def run(self, parts: chunks.Chunks, state: MemoryState) -> tuple[jax.Array, MemoryState]:
     """See `RecurrentMemory`."""
-    state, reads = memory_scan(
-      self.gates.params(),
-      _placed(state),
-      _by_step(self._step_inputs(parts)),
+    scan = functools.partial(
+      memory_scan,
       window=self._window,
       implementation=self.config.implementation,
       remat=self.config.remat,
+    )
+    inputs = _by_step(self._step_inputs(parts))
+    state, reads = by_rows(scan, of=(None, 0, 1), to=(0, 1))(
+      self.gates.params(), _placed(state), inputs
     )
     reads = self._fetched(jnp.moveaxis(reads, 0, 1))
     fresh = parts.fresh()

@@ -7,10 +7,10 @@ nothing happens.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 # Mesh axes that split an axis of an activation, by its name.
 MESH_AXES = {
@@ -33,14 +33,60 @@ def placed(x: jax.Array, *axes: str | None) -> jax.Array:
   Returns:
     `x`; its values never change.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-  # Axes of the other types are the caller's own business.
-  sizes = {name: mesh.shape[name] for name, kind in types.items() if kind == AxisType.Auto}
+  sizes = _own_sizes(jax.sharding.get_abstract_mesh())
   spec = [split_over(axis, sizes, size) for axis, size in zip(axes, x.shape, strict=True)]
-  if not any(spec):
+  if max(sizes.values(), default=1) == 1:
     return x
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def by_rows(function: Callable, of: tuple[int | None, ...], to: tuple[int, ...]) -> Callable:
+  """`function`, computed by every device for its own rows of the batch.
+
+  What rows have nothing to do with one another is then visibly so: a loop in it sums gradients of
+  what all rows share on each device, and devices sum theirs once, after the loop.
+
+  Args:
+    function: of trees of arrays, to a tuple of such.
+    of: for each argument, the axis of its rows; None: all rows share it.
+    to: likewise for each result.
+
+  Returns:
+    A function of the same arguments, with the same results.
+  """
+
+  def call(*arguments):
+    mesh = jax.sharding.get_abstract_mesh()
+    rows = next(
+      leaf.shape[axis]
+      for axis, tree in zip(of, arguments, strict=True)
+      if axis is not None
+      for leaf in jax.tree.leaves(tree)
+    )
+    names = split_over("batch", _own_sizes(mesh), rows)
+    if names is None:
+      return function(*arguments)
+
+    def spec(axis: int | None) -> PartitionSpec:
+      return PartitionSpec() if axis is None else PartitionSpec(*(None,) * axis, names)
+
+    mapped = jax.shard_map(
+      function,
+      mesh=mesh,
+      in_specs=tuple(map(spec, of)),
+      out_specs=tuple(map(spec, to)),
+      axis_names=frozenset(names),
+      check_vma=False,  # hand-written backward passes do not say what varies
+    )
+    return mapped(*arguments)
+
+  return call
+
+
+def _own_sizes(mesh: AbstractMesh) -> dict[str, int]:
+  """Devices of the axes of a mesh that are ours to use: the others are the caller's business."""
+  types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+  return {name: mesh.shape[name] for name, kind in types if kind == AxisType.Auto}
 
 
 def split_over(axis: str | None, sizes: Mapping[str, int], length: int) -> tuple[str, ...] | None:
