@@ -41,7 +41,6 @@ BENCHMARKS = {
   "video": ("video.measure_video", 9),
   "drift": ("layers.measure_drift", 1),
 }
-HOST_DEVICES = 8  # a CPU counts as so many for "scaling"
 
 
 def main() -> None:
@@ -49,7 +48,7 @@ def main() -> None:
   options = _parse(sys.argv[1:])
   _keep_to_cores(options.cores)
   if options.benchmark == "scaling":
-    _add_xla_flag(f"--xla_force_host_platform_device_count={HOST_DEVICES}")
+    _add_xla_flag(f"--xla_force_host_platform_device_count={max(options.devices)}")
   if options.benchmark == "temporaries":  # what never runs need not be fast
     _add_xla_flag("--xla_backend_optimization_level=0")
   import jax  # after the flags above
@@ -85,6 +84,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
   add("--cores", type=_positive, default=1, help="cores the process may use (1)")
   add("--peak_flops", type=float, help="operations per second of the device, in place of its own")
   add("--contexts", type=_integers, default=[1024, 16_384], help="of decode (1024,16384)")
+  add("--devices", type=_integers, default=[1, 2, 4, 8], help="of scaling (1,2,4,8)")
   add("--lengths", type=_integers, default=[512, 1024, 2048, 4096], help="of temporaries")
   add("--preset", default="cpu", help="of decode, data, scaling and temporaries (cpu)")
   add("--policy", help="of temporaries: only that one, as 'blocks'")

@@ -37,7 +37,6 @@ STEP_SHAPES = {
 }  # fmt: skip
 VOCABULARY = {"cpu preset": 256, "four blocks": 2000}
 METHODS = {name: STEPS[name] for name in ("local", "selective")}  # where two say enough
-DEVICES = (1, 2, 4, 8)
 ROWS = 2  # of each device
 
 
@@ -130,7 +129,7 @@ def measure_scaling(options: Any) -> dict:
   the efficiency is that of n steps on one device over one on n: what splitting the work adds.
   """
   runs, facts = {}, {"preset": options.preset, "rows_per_device": ROWS}
-  counts = [count for count in DEVICES if count <= jax.device_count()]
+  counts = [count for count in options.devices if count <= jax.device_count()]
   for method, more in METHODS.items():
     for count in counts:
       flags = {**more, "preset": options.preset, "batch_size": ROWS * count}
@@ -147,7 +146,7 @@ def measure_scaling(options: Any) -> dict:
       str(count): {
         "milliseconds": 1e3 * spent,
         "tokens_per_second": count * tokens / spent,
-        "efficiency": own[1] * (count if shared else 1) / spent,
+        "efficiency": own[counts[0]] * (count / counts[0] if shared else 1) / spent,
       }
       for count, spent in own.items()
     }
