@@ -125,6 +125,7 @@ def _table(report: dict) -> str:
     facts = ", ".join(f"{key} {value}" for key, value in entry["shape"].items())
     lines += [facts, head]
     lines += [_row(name, values, 1e-6) for name, values in entry["measured"].items()]
+    lines += [_rate(name, v) for name, v in entry["measured"].items() if "flops_utilisation" in v]
     (title, ratios), *_ = ((k, v) for k, v in entry.items() if k.startswith("ratio_to_"))
     lines.append(title.replace("_", " "))
     lines += [_row(name, values, 1.0) for name, values in ratios.items()]
@@ -145,6 +146,13 @@ def _lines(title: str, figures: dict) -> list[str]:
     for key, value in figures.items()
   ]
   return [f"{title}: {', '.join(numbers)}".replace("_", " ")]
+
+
+def _rate(name: str, values: dict) -> str:
+  return (
+    f"  {name:<24}{values['tokens_per_second']:>9,.0f} tokens/s"
+    f"{values['flops_utilisation']:>8.1%} of the peak"
+  )
 
 
 def _row(name: str, values: dict, bytes_scale: float) -> str:
