@@ -36,7 +36,7 @@ class StackConfig(ABC):
       to block, as published: then later tokens reach earlier ones.
     gate_init: start of the fusion gates γ; sigmoid(γ) scales the memory's output.
     remat_blocks: whether the backward pass keeps of each block its input alone and computes the
-      rest anew: about a third more work, and less memory. The results are the same.
+      rest anew: about a third more work, and less memory if there are many. Same results.
     dtype: compute type, of the memory's projections too.
     param_dtype: type of the parameters.
 

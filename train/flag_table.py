@@ -77,7 +77,7 @@ COMPUTE = {
     Choice(("float32", "bfloat16")), "float32", "Compute type; parameters are float32."
   ),
   "remat_blocks": Flag(
-    Boolean(), False, "Recompute whole blocks in the backward pass to save memory."
+    Boolean(), False, "Recompute whole blocks in the backward pass: saves memory if there are many."
   ),
 }
 MEMORY = {
