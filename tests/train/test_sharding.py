@@ -305,3 +305,47 @@ def test_no_device_gathers_the_state_of_a_memory_whose_channels_are_split(start,
     sums = [shape for kind, *_, shape, _ in one["calls"] if kind == "all-reduce"]
     if name.startswith(("convlstm", "flow")):  # the pointwise mix: four gates of every cell
       assert any(re.match(r"f32\[2,(4,5|2,2),4,16\]", shape) for shape in sums), name
+
+
+# Saves on eight devices, restores on two and saves again, restores on one; prints what differs.
+MOVED = """
+import dataclasses, json, sys
+from pathlib import Path
+import jax, numpy as np
+from train import flags, language_task
+from train.assembly import assemble
+from train.checkpoint import Checkpoints
+from train.language_flags import COMMAND
+from train.parsers import mesh_sizes
+from train.sharding import put_local_batch
+
+config = flags.parse(COMMAND, ["language", *sys.argv[1:]])
+task = language_task.make_task(config, language_task.load_corpus(config.data))
+kept, whole, split = Checkpoints(config.run.workdir / "checkpoints"), [], []
+for mesh_text in ("data:2,fsdp:2,model:2", "fsdp:2", "data:1"):
+  run = dataclasses.replace(config.run, mesh=mesh_sizes(mesh_text))
+  mesh, setup, step = assemble(task.build, task.loss_fn, run, config.optim)
+  found = kept.restore(setup.abstract)
+  if found is None:
+    batch = put_local_batch(next(task.train_batches()), mesh)
+    state, progress = step(setup.init(), batch)[0], {"skipped": 0, "best_step": 1}
+  else:
+    state, progress = found
+  leaves = jax.tree.leaves(state)
+  split.append(sum(not leaf.sharding.is_fully_replicated for leaf in leaves))
+  whole.append([np.asarray(leaf) for leaf in leaves])
+  kept.save(state, progress)
+same = [all(map(np.array_equal, whole[0], other)) for other in whole]
+print(json.dumps({"same": same, "split": split, "arrays": len(whole[0])}))
+"""
+
+
+def test_a_checkpoint_moves_from_eight_devices_to_two_to_one_bit_for_bit(start, options, tmp_path):
+  (tmp_path / "moved.py").write_text(MOVED)
+  arguments = options(tmp_path / "run", batch_size=8, features=32, carry_state=True)
+  process = start("moved", *arguments, XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
+  out, err = process.communicate(timeout=240)
+  assert process.returncode == 0, err
+  found = json.loads(out.splitlines()[-1])
+  assert found["same"] == [True, True, True]
+  assert found["split"][0] >= found["split"][1] > found["split"][2] == 0
