@@ -91,7 +91,7 @@ def test_every_memory_flag_arrives(tmp_path):
     ("--mode=fly", r"--mode=fly: expected one of train, eval, score, generate"),
     ("--grid=4,x", r"--grid=4,x: expected one to four integers of at least 1, as in 4,4,4"),
     ("--grid=0,4,4", r"--grid=0,4,4: expected one to four integers"),
-    ("--mesh=data:2,model:4", r"--mesh=data:2,model:4: expected the axes data and fsdp"),
+    ("--mesh=data:2,rows:4", r"--mesh=data:2,rows:4: expected the axes data, fsdp and model"),
     ("--mesh=8", r"--mesh=8: expected devices per axis"),
     ("--mesh=data:-1,fsdp:-1", r"--mesh=data:-1,fsdp:-1: expected sizes of at least 1, or -1 on"),
     ("--remat=maybe", r"--remat=maybe: expected false, true, or a number"),
