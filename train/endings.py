@@ -144,6 +144,7 @@ class Endings:
       self._depart(end["status"])
 
   def _depart(self, status: int) -> None:
+    self._last_words.acquire()  # that the store goes, too, is nothing to be said any more
     store = self._store
     try:
       if store.index:

@@ -34,7 +34,16 @@ def _of_equation(equation: Any) -> int:
   inner = [matrix_flops(part) for part in _programs(equation.params)]
   if name == "cond":
     return max(inner, default=0)
+  if name == "shard_map":  # what is inside is the share of one device
+    return _devices(equation.params) * sum(inner)
   return equation.params.get("length", 1) * sum(inner) if name == "scan" else sum(inner)
+
+
+def _devices(params: dict[str, Any]) -> int:
+  """How many devices share what a `jax.shard_map` maps."""
+  mesh = params["mesh"]
+  axes = params.get("newly_manual_axes") or params.get("manual_axes") or mesh.axis_names
+  return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def _programs(params: dict[str, Any]) -> list[Any]:

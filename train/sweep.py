@@ -134,7 +134,7 @@ def _try(cell: Cell, number: str, workdir: Path, preset: str, debug: bool) -> No
     if debug:
       traceback.print_exc()
     message = f"{type(error).__name__}: {' '.join(str(error).split())}"[:ERROR_LENGTH]
-    with contextlib.suppress(OSError):  # it may be the folder that is wrong
+    with contextlib.suppress(OSError, RunError):  # it may be the folder that is wrong
       outputs.write_json(folder / ERROR, {"error": message})
     print(f"  FAILED: {message}", flush=True)
   else:

@@ -179,7 +179,7 @@ def test_what_four_processes_saved_is_what_one_restores(four, task):
   workdir, _ = four
   exported = interop.flat_params(interop.load_model(workdir / "model"))
   made, config = task()
-  mesh = make_mesh((1, 1), 1)
+  mesh = make_mesh((1, 1, 1), 1)
   setup = make_setup(made.build, make_optimizer(config.optim), mesh, 0)
   params, step = Checkpoints(workdir / "checkpoints").restore_params(setup.abstract.params)
   assert step == 8
@@ -307,10 +307,10 @@ def test_a_port_that_is_taken_is_named():
 
 
 def test_one_process_has_all_rows_of_a_batch():
-  processes.check_share(batch_sharding(make_mesh((1, 1), 4)), 4)
+  processes.check_share(batch_sharding(make_mesh((1, 1, 1), 4)), 4)
 
 
 def test_processes_need_rows_of_their_own(monkeypatch):
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   with pytest.raises(FlagError, match="--mesh: uses devices of 1 of 2 processes"):
-    processes.check_share(batch_sharding(make_mesh((1, 1), 4)), 4)
+    processes.check_share(batch_sharding(make_mesh((1, 1, 1), 4)), 4)

@@ -76,12 +76,13 @@ def make_task_run(folder, task, **figures):
 
 def test_videos_are_compared_by_what_they_miss(tmp_path, capsys):
   top1 = {"test_top1": 0.75, "test_blank_50_top1": 0.5, "test_covered_25_top1": 0.25}
-  one = make_task_run(tmp_path / "one", "video", frames_per_second=99.5, **top1)
+  facts = {"frames": 8, "blank_frames": 0.25, "encoder": None, "frames_per_second": 99.5}
+  one = make_task_run(tmp_path / "one", "video", **facts, **top1)
   report.main(["report", f"--workdirs={one}", f"--output={tmp_path / 'report'}"])
   runs, seeds = capsys.readouterr().out.split("\n\n")[:2]
   assert runs.splitlines()[1].split() == [
-    "one", "tensor", "text", "20", "1.0000", "1.1000", "75.0%", "-", "-", "50.0%", "-", "25.0%",
-    "-", "-", "100", "12,345", "4,096",
+    "one", "tensor", "text", "8", "25%", "-", "20", "1.0000", "1.1000", "75.0%", "-", "-", "50.0%",
+    "-", "25.0%", "-", "-", "100", "12,345", "4,096",
   ]  # fmt: skip
   assert seeds.splitlines()[1].split() == ["one", "1", "0.750", "-", "0.500", *"-", "0.250", *"--"]
   assert (tmp_path / "report" / "curves.png").read_bytes().startswith(b"\x89PNG")
