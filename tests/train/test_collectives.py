@@ -4,59 +4,15 @@ import json
 import math
 import re
 
+import pytest
+
 EIGHT = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 
-# Counts what devices tell each other in the loops over chunks, forwards and backwards.
-COUNT = """
-import json, re
-import jax, jax.numpy as jnp, numpy as np
-from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
-from tmem import MemoryConfig, TensorMemory
-from tmem.dynamics import DYNAMICS
-
-CALLS = r" (all-gather|all-reduce|all-to-all|collective-permute)(?:-start)?\\("
-mesh = jax.make_mesh((8,), ("data",))
-rows, everywhere = (NamedSharding(mesh, PartitionSpec(*axis)) for axis in (("data",), ()))
-found = {}
-for name, dynamics in DYNAMICS.items():
-  for update in ("dense", "window") if dynamics.windowed_scan else ("dense",):
-    config = MemoryConfig(
-      dynamics=name, update=update, window=(2, 2), grid=(4, 5), channels=8, chunk_size=2
-    )
-    graph, params = nnx.split(TensorMemory(config, 16, rngs=nnx.Rngs(0)))
-
-    def run(params, x):
-      memory = nnx.merge(graph, params)
-      return jnp.sum(jnp.square(memory(x, memory.init_state(len(x)))[0]))
-
-    def inside(function):
-      step = jax.jit(function, in_shardings=(everywhere, rows))
-      text = step.lower(params, jnp.ones((8, 24, 16))).compile().as_text()
-      loops = [part for part in re.split(r"\\n(?=\\S)", text) if not part.startswith("ENTRY")]
-      return [call for part in loops for call in re.findall(CALLS, part)]
-
-    found[f"{name} {update}"] = inside(run), inside(jax.grad(run))
-print(json.dumps(found))
-"""
-
-
-def test_devices_are_silent_while_the_memory_runs(start, tmp_path):
-  """Rows of a batch have nothing to tell each other: gradients of the gates are all there is."""
-  (tmp_path / "count_collectives.py").write_text(COUNT)
-  process = start("count_collectives", XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
-  out, err = process.communicate(timeout=240)
-  assert process.returncode == 0, err
-  found = json.loads(out.splitlines()[-1])
-  assert len(found) == 7
-  for name, (forwards, backwards) in found.items():
-    assert forwards == [], name
-    assert backwards in ([], ["all-reduce"]), name
-
-
-# What a device holds of a state whose channels are split, and what is gathered of it.
-GATHERED = """
-import json, math, re
+# Compiles every kind of memory, forwards and backwards, for eight devices, and prints what they
+# tell each other: where rows alone are split and the mesh is not named, as in a user's own
+# training, and where channels are split too, as here.
+PROGRAM = """
+import json
 import jax, jax.numpy as jnp
 from flax import nnx
 from tmem import MemoryConfig, TensorMemory
@@ -64,7 +20,14 @@ from tmem.dynamics import DYNAMICS
 from train.collectives import collectives
 from train.sharding import batch_sharding, make_mesh, on_mesh, replicated
 
-mesh = make_mesh((2, 2, 2), 8)
+bare, mesh = make_mesh((8, 1, 1), 8), make_mesh((2, 2, 2), 8)
+
+def compiled(function, mesh, params):
+  step = jax.jit(function, in_shardings=(replicated(mesh), batch_sharding(mesh)))
+  step = step.lower(params, jnp.ones((8, 24, 32))).compile()
+  calls = collectives(step.as_text(), dict(mesh.shape))
+  return step, [[one.kind, one.axes, one.shape, one.count] for one in calls]
+
 found = {}
 for name, dynamics in DYNAMICS.items():
   for update in ("dense", "window") if dynamics.windowed_scan else ("dense",):
@@ -78,22 +41,41 @@ for name, dynamics in DYNAMICS.items():
       y, state = memory(x, memory.init_state(len(x)))
       return jnp.sum(jnp.square(y)), state
 
-    def both(params, x):
-      (_, state), grads = jax.value_and_grad(run, has_aux=True)(params, x)
-      return grads, state
-
-    step = jax.jit(on_mesh(mesh, both), in_shardings=(replicated(mesh), batch_sharding(mesh)))
-    compiled = step.lower(params, jnp.ones((8, 24, 32))).compile()
-    hidden = compiled.output_shardings[1].hidden
+    both = jax.value_and_grad(run, has_aux=True)
+    step, calls = compiled(on_mesh(mesh, both), mesh, params)
+    hidden = step.output_shardings[0][1].hidden
     found[f"{name} {update}"] = {
+      "forwards": compiled(run, bare, params)[1],
+      "backwards": compiled(both, bare, params)[1],
       "share": hidden.shard_shape((8, 4, 5, 16)),
-      "calls": [
-        [one.kind, one.axes, one.shape, one.count]
-        for one in collectives(compiled.as_text(), dict(mesh.shape))
-      ],
+      "calls": calls,
     }
 print(json.dumps(found))
 """
+
+
+@pytest.fixture(scope="module")
+def found(start, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("program")
+  (folder / "memories_on_devices.py").write_text(PROGRAM)
+  process = start("memories_on_devices", XLA_FLAGS=EIGHT, PYTHONPATH=str(folder))
+  out, err = process.communicate(timeout=400)
+  assert process.returncode == 0, err
+  found = json.loads(out.splitlines()[-1])
+  assert len(found) == 7
+  return found
+
+
+def in_loops(calls):
+  return [kind for kind, *_, count in calls if count > 1]
+
+
+def test_devices_are_silent_while_the_memory_runs(found):
+  """Rows of a batch have nothing to tell each other: gradients of the gates are all there is."""
+  for name, one in found.items():
+    assert in_loops(one["forwards"]) == [], name
+    assert in_loops(one["backwards"]) in ([], ["all-reduce"]), name
+  assert in_loops(found["convlstm dense"]["backwards"]) == ["all-reduce"]
 
 
 def cells_in(shape):
@@ -104,13 +86,7 @@ def cells_in(shape):
   return {math.prod(rest), math.prod(rest[:-1])} if rest[-1:] == [2] else {math.prod(rest)}
 
 
-def test_no_device_gathers_the_state_of_a_memory_whose_channels_are_split(start, tmp_path):
-  (tmp_path / "gathered.py").write_text(GATHERED)
-  process = start("gathered", XLA_FLAGS=EIGHT, PYTHONPATH=str(tmp_path))
-  out, err = process.communicate(timeout=400)
-  assert process.returncode == 0, err
-  found = json.loads(out.splitlines()[-1])
-  assert len(found) == 7
+def test_no_device_gathers_the_state_of_a_memory_whose_channels_are_split(found):
   for name, one in found.items():
     assert one["share"] == [2, 4, 5, 8], name
     gathers = [shape for kind, _, shape, _ in one["calls"] if kind == "all-gather"]
