@@ -16,6 +16,7 @@ from tmem.places import Places, by_block
 from tmem.typing import Tokens
 from train.image_losses import reconstructions
 from train.inference import compiled
+from train.pictures import SHARED, TOLD, draw_rows, write_rows
 from train.plots import save
 from train.task import HostBatch
 
@@ -25,23 +26,22 @@ IMAGES = 6
 def draw_reconstructions(model: nnx.Module, batch: HostBatch, path: Path) -> None:
   """Draws originals, what the model sees of them, and the hidden patches filled in.
 
+  Their pixels are written beside the figure, to be compared with those of other runs.
+
   Args:
     model: a `tmem.masked_autoencoder.MaskedAutoencoder`.
     batch: as of an evaluation; its first images are drawn.
-    path: the PNG file; written atomically.
+    path: the PNG file; that of the pixels has the same name with `.npz`.
   """
   shown = {name: rows[batch["mask"]][:IMAGES] for name, rows in batch.items()}
   found = jax.device_get(compiled(model, reconstructions)(shown))
-  seen = np.where(found.hidden, 0.5, found.truth)
-  kinds = {"original": found.truth, "masked": seen, "reconstruction": found.filled}
-  figure = Figure(figsize=(1.6 * len(seen), 5), layout="constrained")
-  rows = figure.subplots(len(kinds), len(seen), squeeze=False)
-  for axes, (kind, images) in zip(rows, kinds.items(), strict=True):
-    axes[0].set_ylabel(kind)
-    for place, image in zip(axes, images, strict=True):
-      place.imshow(image)
-      place.set(xticks=[], yticks=[])
-  save(figure, path)
+  images = (found.truth, np.where(found.hidden, 0.5, found.truth), found.filled)
+  rows = {
+    kind: np.round(255 * pixels).astype(np.uint8)
+    for kind, pixels in zip((*SHARED, TOLD), images, strict=True)
+  }
+  draw_rows(rows, path)
+  write_rows(rows, path.with_suffix(".npz"))
 
 
 def encode_visible(model: MaskedAutoencoder, batch: Mapping[str, jax.Array]) -> Tokens:

@@ -14,6 +14,7 @@ from train.command import Command, Flag
 from train.errors import RunError
 from train.groups import by_seed, format_groups
 from train.parsers import TEXT, TEXTS
+from train.pictures import draw_rows, side_by_side
 from train.plots import plot_curves, plot_losses, plot_speeds
 from train.report_columns import BY_TASK, LANGUAGE, Columns
 from train.tables import text_table
@@ -73,27 +74,43 @@ def main(argv: Sequence[str]) -> None:
       for workdir, (name, found) in zip(workdirs, results.items(), strict=True)
     }
   table = format_table(results)
-  columns, seeds = columns_of(results), by_seed(workdirs, results)
-  groups = format_groups(seeds, columns.seeds)
+  seeds = by_seed(workdirs, results)
+  groups = format_groups(seeds, columns_of(results).seeds)
   print(f"{table}\n\n{groups}")
   if folder is not None:
     outputs.make_workdir(folder, "output")
-    curves = {
-      name: outputs.read_json_lines(workdir / outputs.METRICS)
-      for name, workdir in zip(_names(workdirs), workdirs, strict=True)
-    }
-    plot_losses(curves, folder / "losses.png")
-    pictures = ["losses.png"]
-    if columns.curves:
-      plot_curves(seeds, columns.curves, folder / "curves.png")
-      pictures.append("curves.png")
-    if timed:
-      plot_speeds(results, speed.CONTEXTS, folder / "speed.png")
-      pictures.append("speed.png")
+    pictures = _draw(dict(zip(results, workdirs, strict=True)), results, seeds, timed, folder)
     shown = "\n\n".join(f"![]({picture})" for picture in pictures)
     tables = "\n\n".join(f"```\n{text}\n```" for text in (table, groups))
     outputs.write_text(folder / "report.md", f"# Runs\n\n{tables}\n\n{shown}\n")
     print(f"\nwritten to {folder}: report.md, {', '.join(pictures)}")
+
+
+def _draw(
+  workdirs: Mapping[str, Path],
+  results: Mapping[str, Mapping[str, Any]],
+  seeds: Mapping[str, Sequence[Mapping[str, Any]]],
+  timed: bool,
+  folder: Path,
+) -> list[str]:
+  """Draws the comparison into a folder; names of the pictures."""
+  curves = {
+    name: outputs.read_json_lines(workdir / outputs.METRICS) for name, workdir in workdirs.items()
+  }
+  plot_losses(curves, folder / "losses.png")
+  pictures, columns = ["losses.png"], columns_of(results)
+  if columns.curves:
+    plot_curves(seeds, columns.curves, folder / "curves.png")
+    pictures.append("curves.png")
+  if columns.pictures is not None:
+    plots = {name: workdirs[name] / outputs.PLOTS for name in seeds}
+    if rows := side_by_side(plots, columns.pictures):
+      draw_rows(rows, folder / "pictures.png")
+      pictures.append("pictures.png")
+  if timed:
+    plot_speeds(results, speed.CONTEXTS, folder / "speed.png")
+    pictures.append("speed.png")
+  return pictures
 
 
 def read_results(workdirs: Sequence[Path]) -> dict[str, dict[str, Any]]:

@@ -26,12 +26,14 @@ class Columns(NamedTuple):
     runs: heading, key in result.json and format, of a line for each run.
     seeds: heading, key and digits, of a line for runs that differ by their seed alone.
     curves: drawn of those together.
+    pictures: name of a file of every run with rows of pictures, drawn together; None: none.
     left: columns of the first table that are flush left, behind the name.
   """
 
   runs: tuple[tuple[str, str, str], ...]
   seeds: tuple[tuple[str, str, int], ...]
   curves: tuple[Curve, ...] = ()
+  pictures: str | None = None
   left: int = 2
 
 
@@ -82,6 +84,7 @@ IMAGE = Columns(
     Curve(label, "% of the patches hidden", tuple((s, f"test_{s}_{key}") for s in SHARES))
     for label, key in (("PSNR (dB)", "psnr"), ("SSIM", "ssim"), ("MSE", "mse"))
   ),
+  pictures="reconstructions_test_50.npz",
 )
 VIDEO = Columns(
   runs=(

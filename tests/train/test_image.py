@@ -100,6 +100,12 @@ def test_pictures_show_reconstructions_and_places(finished):
   names = [f"reconstructions_test_{percent}" for percent in (25, 50, 75)]
   for name in (*names, "places", "gates", "loss"):
     assert (finished / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+  with np.load(finished / "plots" / "reconstructions_test_50.npz") as rows:
+    original, masked, told = (rows[name] for name in ("original", "masked", "reconstruction"))
+  hidden = (masked == 128).all(axis=-1)
+  assert 0.45 < hidden.mean() < 0.55
+  np.testing.assert_array_equal(told[~hidden], original[~hidden])
+  assert (told[hidden] != original[hidden]).mean() > 0.5
 
 
 def test_what_is_shown_has_the_truth_where_nothing_is_hidden():

@@ -1,9 +1,11 @@
 import json
 
+import numpy as np
 import pytest
 
 from train import report, speed
 from train.errors import FlagError, RunError
+from train.pictures import SHARED, TOLD, side_by_side, write_rows
 
 
 def make_run(folder, loss, method, gates):
@@ -96,6 +98,29 @@ def test_images_are_compared_by_what_is_hidden(tmp_path, capsys):
     "one", "tensor", "text", "raster", "20", "1.0000", "20.12", "-", "-", "-", "-", "0.5000", "7",
     "12,345", "4,096",
   ]  # fmt: skip
+
+
+def test_what_runs_make_of_the_same_images_is_drawn_together(tmp_path, capsys):
+  rng, folders = np.random.default_rng(0), {}
+  shown = {kind: rng.integers(256, size=(2, 8, 8, 3), dtype=np.uint8) for kind in SHARED}
+  told = {name: np.full((2, 8, 8, 3), value, np.uint8) for value, name in enumerate("abcd")}
+  for name in "abcd":
+    folders[name] = make_task_run(tmp_path / name, "image") / "plots"
+    write_rows({**shown, TOLD: told[name]}, folders[name] / "reconstructions_test_50.npz")
+  write_rows(
+    {**shown, SHARED[1]: shown[SHARED[0]], TOLD: told["c"]},  # was shown something else
+    folders["c"] / "reconstructions_test_50.npz",
+  )
+  (folders["d"] / "reconstructions_test_50.npz").write_bytes(b"PK damaged")
+  rows = side_by_side(folders, "reconstructions_test_50.npz")
+  assert list(rows) == [*SHARED, "a", "b"]
+  np.testing.assert_array_equal(rows["b"], told["b"])
+  np.testing.assert_array_equal(rows["original"], shown["original"])
+  assert side_by_side({"a": folders["a"]}, "reconstructions_test_50.npz") == {}
+  workdirs = ",".join(str(tmp_path / name) for name in "abcd")
+  report.main(["report", f"--workdirs={workdirs}", f"--output={tmp_path / 'out'}"])
+  assert "curves.png, pictures.png" in capsys.readouterr().out
+  assert (tmp_path / "out" / "pictures.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_runs_of_several_tasks_are_not_compared(tmp_path):
