@@ -59,6 +59,7 @@ def parse(command: Command, argv: Sequence[str], usage: str = "") -> Any:
     if flag.missing and not given.get(name) and not given.get("dry_run"):
       raise FlagError(f"--{name}: missing, expected {flag.missing}")
   resolved = _resolve(command, given)
+  _check_source(command, resolved.get("init_from"))
   _check_alike(command, resolved)
   return _build(command, resolved)
 
@@ -68,6 +69,16 @@ def _check_alike(command: Command, resolved: Mapping[str, Any]) -> None:
   named = {f"--{name}": plain(v) for name, v in resolved.items() if name not in _OF_A_MACHINE}
   remedy = "start all processes with the same command"
   processes.peers().check_same({"the command": command.name, **named}, remedy, FlagError)
+
+
+def _check_source(command: Command, source: str | None) -> None:
+  """Raises FlagError if --init_from is a run of another command."""
+  record = outputs.read_json(outputs.run_of(Path(source)) / outputs.CONFIG) if source else None
+  task = (record or {}).get("task", command.name)
+  if task != command.name:
+    raise FlagError(
+      f"--init_from={source}: of a run of train.{task}, expected one of train.{command.name}"
+    )
 
 
 def _run_of_checkpoint(given: Mapping[str, Any]) -> str:

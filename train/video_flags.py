@@ -103,6 +103,9 @@ def build(values: dict[str, Any]) -> VideoRun:
     raise FlagError(f"--blank_frames={share}: hides all of --num_frames={frames} frames")
   if share and not Missing(frames=share).count(frames):
     raise FlagError(f"--blank_frames={share}: hides none of --num_frames={frames} frames")
+  for name in ("image_size", "patch_size") if values["encoder"] else ():
+    if values[name] != COMMAND.values(values["preset"])[name]:
+      raise FlagError(f"--{name}={values[name]}: with --encoder it is the encoder's, leave it out")
   model = vision_flags.model(VideoConfig, values, classes=1)
   more = {"input": values["input"], "every": values["every"]}
   return vision_flags.run(VideoRun, VideoDataConfig, model, values, **more)

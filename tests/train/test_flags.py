@@ -166,3 +166,12 @@ def test_a_window_of_another_number_of_axes_is_refused_by_the_name_of_its_flag(t
   flags = ("--memory_update=window", "--write_window=2,2")
   with pytest.raises(FlagError, match=r"^--write_window: \(2, 2\) has 2 axes, but the grid has 3"):
     parse(tmp_path, *flags)
+
+
+def test_parameters_of_another_task_are_no_start(tmp_path):
+  (tmp_path / "source").mkdir()
+  (tmp_path / "source" / "config.json").write_text('{"task": "video", "flags": {}}')
+  with pytest.raises(
+    FlagError, match=r"--init_from=.*: of a run of train.video, expected one of train.language"
+  ):
+    parse(tmp_path, f"--init_from={tmp_path / 'source' / 'checkpoints' / '00000020'}")

@@ -132,3 +132,10 @@ def test_what_is_no_encoder_is_refused(finished, tmp_path):
   for run, message in ((tmp_path, "no such file"), (finished, "is no encoder of images")):
     with pytest.raises(FlagError, match=f"--encoder: .*{message}"):
       video.main(["video", f"--workdir={tmp_path / 'run'}", "--preset=smoke", f"--encoder={run}"])
+
+
+def test_the_sizes_of_frames_are_those_of_the_encoder(encoder_run):
+  values = COMMAND.values() | {"workdir": "none", "encoder": str(encoder_run)}
+  assert build(values).data.encoder == str(encoder_run)
+  with pytest.raises(FlagError, match=r"--image_size=48: with --encoder it is the encoder's"):
+    build(values | {"image_size": 48})
