@@ -22,6 +22,8 @@ from train.video_data import TESTS, Clips
 from train.video_losses import TOP, classification_quality, smoothed_loss
 from train.video_plots import draw_confusion
 
+SHOWN, MOST_TIMES = 400, 10  # clips with missing observations in a test, and showings of one clip
+
 
 def model_config(
   model: VideoConfig, classes: int, encoder: PatchEncoder | None = None
@@ -69,8 +71,14 @@ def make_task(config: VideoRun, model: VideoConfig, clips: Clips) -> Task:
     )
 
   def eval_batches(split: str, limit: int) -> Iterable[HostBatch]:
-    make = clips.examples(split, TESTS.get(split, Missing()))
-    return example_batches.eval_batches(make, clips.count(split), run.batch_size, limit)
+    missing, count = TESTS.get(split, Missing()), clips.count(split)
+    make = clips.examples(split, missing)
+    # What is missing is random: where clips are few, each is shown several times.
+    is_random = missing.frames or (missing.area and clips.features is None)
+    times = min(MOST_TIMES, -(-SHOWN // count)) if is_random else 1
+    return example_batches.eval_batches(
+      lambda index, rng: make(index % count, rng), times * count, run.batch_size, limit
+    )
 
   def metrics(means: dict[str, float], split: str) -> dict[str, float]:
     del split
