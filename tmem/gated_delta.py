@@ -62,9 +62,7 @@ def gated_delta_rule(
     scaled = rate[..., None] * k
     coupling = jnp.tril(jnp.einsum("bhik,bhjk->bhij", scaled, k) * decay, -1)
     known = rate[..., None] * v - start * jnp.einsum("bhik,bhkv->bhiv", scaled, state)
-    new = jax.lax.linalg.triangular_solve(
-      coupling + jnp.eye(block, dtype=k.dtype), known, left_side=True, lower=True
-    )
+    new = jnp.matmul(unit_lower_inverse(coupling), known, precision="highest")
     y = start * jnp.einsum("bhik,bhkv->bhiv", q, state)
     y += jnp.einsum("bhij,bhjv->bhiv", jnp.einsum("bhik,bhjk->bhij", q, k) * decay, new)
     kept = jnp.exp(jnp.where(newest, since[..., -1:] - since, -jnp.inf))[..., None] * k
@@ -77,6 +75,45 @@ def gated_delta_rule(
   state, y = jax.lax.scan(step, state, (*parts, documents_by_block(document, length, block)))
   y = jnp.swapaxes(jnp.moveaxis(y, 0, 1), 2, 3)  # [batch, blocks, block, heads, size]
   return y.reshape(batch, -1, heads, size)[:, :length], state
+
+
+@jax.custom_jvp
+def unit_lower_inverse(lower: jax.Array) -> jax.Array:
+  """The inverse of `I + lower`, by products of matrices alone.
+
+  Inverses of small blocks on the diagonal make those of blocks twice as large, as
+  `[[A, 0], [B, D]]⁻¹ = [[A⁻¹, 0], [-D⁻¹ B A⁻¹, D⁻¹]]`. XLA's triangular solver on CPUs waits for
+  threads of the pool that it runs in, and with several devices in a process for ever.
+
+  Args:
+    lower: [..., n, n], zero on the diagonal and above.
+
+  Returns:
+    [..., n, n].
+  """
+  count = lower.shape[-1]
+  whole = 1 << (count - 1).bit_length()
+  batch = lower.shape[:-2]
+  lower = jnp.pad(lower, [*[(0, 0)] * len(batch), *[(0, whole - count)] * 2])
+  inverse, size = jnp.ones((*batch, whole, 1, 1), lower.dtype), 1
+  while size < whole:
+    pairs = whole // (2 * size)
+    tiles = lower.reshape(*batch, pairs, 2 * size, pairs, 2 * size)
+    tiles = jnp.moveaxis(jnp.diagonal(tiles, axis1=-4, axis2=-2), -1, -3)
+    first, second = jnp.moveaxis(inverse.reshape(*batch, pairs, 2, size, size), -3, 0)
+    corner = jnp.matmul(second, tiles[..., size:, :size], precision="highest")
+    corner = -jnp.matmul(corner, first, precision="highest")
+    above = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+    below = jnp.concatenate([corner, second], axis=-1)
+    inverse, size = jnp.concatenate([above, below], axis=-2), 2 * size
+  return inverse[..., 0, :count, :count]
+
+
+@unit_lower_inverse.defjvp
+def _inverse_and_change(primals, tangents):
+  inverse = unit_lower_inverse(*primals)
+  change = jnp.matmul(inverse, tangents[0], precision="highest")
+  return inverse, -jnp.matmul(change, inverse, precision="highest")
 
 
 class GatedDelta(nnx.Module):

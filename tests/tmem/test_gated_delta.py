@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tmem.gated_delta import BLOCK, GatedDelta, gated_delta_rule
+from tmem.gated_delta import BLOCK, GatedDelta, gated_delta_rule, unit_lower_inverse
 from tmem.layout import Layout
 
 HEADS, SIZE = 2, 4
@@ -45,6 +45,30 @@ def test_blocks_equal_the_recurrence(length, rule):
   with jax.enable_x64(True):
     y = rule(*map(jnp.asarray, inputs))
   np.testing.assert_allclose(y, recurrence(*inputs), atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, BLOCK])
+def test_the_inverse_of_a_block_and_its_gradient(size):
+  lower = np.tril(np.random.default_rng(size).normal(size=(2, size, size)), -1) / 3
+
+  def whole(lower):
+    return jnp.linalg.inv(lower + jnp.eye(size))
+
+  def loss(inverse, lower):
+    return jnp.sum(jnp.sin(inverse(lower)))
+
+  with jax.enable_x64(True):
+    lower = jnp.asarray(lower)
+    np.testing.assert_allclose(unit_lower_inverse(lower), whole(lower), atol=1e-12)
+    ours, theirs = (jax.grad(loss, 1)(f, lower) for f in (unit_lower_inverse, whole))
+  np.testing.assert_allclose(np.tril(ours, -1), np.tril(theirs, -1), atol=1e-10)
+
+
+def test_nothing_waits_for_a_thread():
+  """XLA's solver on CPUs hangs with several devices in a process."""
+  inputs = map(jnp.asarray, random_inputs(BLOCK))
+  program = jax.jit(jax.grad(lambda *a: gated_delta_rule(*a)[0].sum(), 1)).lower(*inputs)
+  assert "custom-call" not in program.compile().as_text()
 
 
 def test_a_key_brings_back_the_last_value_written_to_it(rule):
