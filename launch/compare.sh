@@ -61,7 +61,7 @@ EOF
 }
 
 runs_of_image() {
-  seeds base local registers tensor
+  seeds "" "" base local registers tensor
   cat <<'EOF'
 tensor_random        --method=tensor --order=random
 tensor_layer         --method=tensor --state_scope=layer
@@ -70,21 +70,20 @@ EOF
 }
 
 runs_of_video() {
-  seeds joint registers tensor
+  seeds "" "" joint registers tensor
+  seeds _whole --blank_frames=0 joint registers tensor
   cat <<'EOF'
-joint_blank          --method=joint --blank_frames=0.25
-registers_blank      --method=registers --blank_frames=0.25
-tensor_blank         --method=tensor --blank_frames=0.25
 tensor_one_cell      --method=tensor --grid=1,1,1
 EOF
 }
 
-# seeds METHOD...: three runs of each.
+# seeds SUFFIX FLAG METHOD...: three runs of each.
 seeds() {
-  local seed method
+  local suffix=$1 flag=$2 seed method
+  shift 2
   for seed in 0 1 2; do
     for method in "$@"; do
-      printf '%-20s --method=%s --seed=%s\n' "${method}_$seed" "$method" "$seed"
+      printf '%-20s --method=%s --seed=%s%s\n' "$method${suffix}_$seed" "$method" "$seed" "${flag:+ $flag}"
     done
   done
 }

@@ -222,14 +222,14 @@ def test_comparison_trains_what_it_is_asked_for_and_reports_it(checkout):
 
 
 def test_methods_of_images_and_videos_are_compared_too(checkout):
-  chosen = {"RUNS": "joint_0 tensor_2 tensor_blank"}
+  chosen = {"RUNS": "joint_0 tensor_2 tensor_whole_1"}
   _, calls = checkout.run("compare.sh", "video", "--dataset=ucf101", "--workdir=all", **chosen)
   command = "-m train.video --preset=cpu --dataset=ucf101 --method"
   assert calls[2:] == [
     f"{command}=joint --seed=0 --workdir=all/joint_0",
     f"{command}=tensor --seed=2 --workdir=all/tensor_2",
-    f"{command}=tensor --blank_frames=0.25 --workdir=all/tensor_blank",
-    "-m train.report --workdirs=all/joint_0,all/tensor_2,all/tensor_blank --output=all",
+    f"{command}=tensor --seed=1 --blank_frames=0 --workdir=all/tensor_whole_1",
+    "-m train.report --workdirs=all/joint_0,all/tensor_2,all/tensor_whole_1 --output=all",
   ]
   _, calls = checkout.run("compare.sh", "image")
   trained = [call for call in calls if "train.image" in call]

@@ -56,6 +56,7 @@ MODEL = {**flag_table.BLOCKS, **vision_flags.PATCHES, **flag_table.COMPUTE}
 TABLE: dict[str, tuple[Any, ...]] = {
   # Data.
   "num_frames": (8, 4, 8),
+  "blank_frames": (0.25, 0.0, 0.0),
   # Model.
   "num_layers": (3, 2, 12),
   "features": (96, 16, 384),
@@ -70,6 +71,7 @@ TABLE: dict[str, tuple[Any, ...]] = {
   "read_heads": (1, 1, 1),
   "chunk_size": (4, 2, 8),
   "forget_bias": (3.0, 3.0, 0.0),
+  "gate_init": (0.0, -2.0, -2.0),
   "memory_every_n_layers": (1, 1, 1),
   # Optimisation.
   "batch_size": (32, 4, 16),

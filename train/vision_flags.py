@@ -16,7 +16,7 @@ PATCHES = {
   "drop_path": Flag(Number(0, 1), 0.0, "How often the last block is left out, but for the memory."),
 }
 MEMORY = {name: flag for name, flag in flag_table.MEMORY.items() if name != "slot_count"}
-# They are not causal: one state goes from block to block, and starts nearly shut.
+# One state goes from block to block; its way out starts nearly shut, where presets do not open it.
 DEFAULTS = {"state_scope": "depth", "gate_init": -2.0, "eval_tokens": 0, "weight_decay": 0.05}
 
 
