@@ -48,6 +48,8 @@ def run(main: Callable[[Sequence[str]], None], can_share: bool = False) -> None:
     processes.leave()
   except BrokenPipeError:  # whoever read our output has gone, as `head` does
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if (endings := processes.peers().endings) is not None:
+      endings.fail(1, f"error: nobody reads what process {jax.process_index()} says", True)
     sys.exit(1)
   except (Exception, KeyboardInterrupt) as error:
     if is_debug:

@@ -24,6 +24,7 @@ from train.tables import text_table
 from train.task import Task
 
 MOST_DEVICES = 2048  # that a CPU can stand in for
+WIDTH = 60  # letters of where in the program a message is
 
 
 class Plan(NamedTuple):
@@ -191,7 +192,7 @@ def lines(plan: Plan) -> list[str]:
 
 def _message(one: Collective) -> tuple[str, ...]:
   """A collective as a line of the table; of where in the program it is, the last names."""
-  scope = "/".join(one.scope.split("/")[-3:])
+  scope = "/".join(one.scope.split("/")[-3:])[-WIDTH:]
   return one.kind, "+".join(one.axes), one.shape, f"{one.count}", f"{one.sent:,}", scope
 
 

@@ -4,6 +4,7 @@ Three threads of every process wait for what ends it: a process that has failed 
 that was asked to stop, and one that gives no sign of life any more.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -166,11 +167,20 @@ class Endings:
 
 
 def _say(message: str) -> None:
-  print(message, file=sys.stderr, flush=True)
+  with _without_readers():
+    print(message, file=sys.stderr, flush=True)
 
 
 def _exit(status: int) -> None:
   # Not `sys.exit`: the main thread may wait for a process that will never answer.
-  for stream in (sys.stdout, sys.stderr):
-    stream.flush()
-  os._exit(status)
+  try:
+    for stream in (sys.stdout, sys.stderr):
+      with _without_readers():
+        stream.flush()
+  finally:
+    os._exit(status)
+
+
+def _without_readers() -> contextlib.AbstractContextManager[None]:
+  """Lets pass that nobody reads our output any more: what ends a process must not fail for it."""
+  return contextlib.suppress(OSError, ValueError)

@@ -67,8 +67,9 @@ def parse(command: Command, argv: Sequence[str], usage: str = "") -> Any:
 def _check_alike(command: Command, resolved: Mapping[str, Any]) -> None:
   """Raises FlagError unless all processes of the run have the same command and flags."""
   named = {f"--{name}": plain(v) for name, v in resolved.items() if name not in _OF_A_MACHINE}
-  remedy = "start all processes with the same command"
-  processes.peers().check_same({"the command": command.name, **named}, remedy, FlagError)
+  remedy, peers = "start all processes with the same command", processes.peers()
+  peers.check_same({"the command": f"train.{command.name}"}, remedy, FlagError)
+  peers.check_same(named, remedy, FlagError)
 
 
 def _check_source(command: Command, source: str | None) -> None:

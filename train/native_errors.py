@@ -5,6 +5,7 @@ cannot be caught, so it is intercepted: native code writes to a pipe in place of
 the signal of the abort has a handler. Other fatal errors look and end as they always do.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -53,7 +54,8 @@ class NativeErrors:
         if self._marker in text:
           self._announced.set()
         if not self._announced.is_set():
-          os.write(self._terminal, text)
+          with contextlib.suppress(OSError):  # the terminal may be gone
+            os.write(self._terminal, text)
 
   def _on_abort(self, signum: int) -> None:
     if self._announced.wait(_SECONDS):

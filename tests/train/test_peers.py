@@ -1,9 +1,11 @@
 """What processes tell each other, through a store that lives in this process."""
 
+import sys
 import threading
 from types import SimpleNamespace
 
 import jax
+import pytest
 
 from train import endings, peers, same_data
 from train.endings import Endings
@@ -166,3 +168,23 @@ def test_all_stop_at_one_check_that_none_has_passed(monkeypatch):
   asked, signum, is_stopping = found[0]
   assert asked > 60
   assert (signum, is_stopping) == (15, True)
+
+
+def test_an_end_does_not_wait_for_a_reader(monkeypatch):
+  """The terminal of a process may have gone with the one that started it."""
+
+  class Gone:
+    def write(self, *text):
+      raise BrokenPipeError(32, "Broken pipe")
+
+    flush = write
+
+  def leave(status):
+    raise SystemExit(status)
+
+  monkeypatch.setattr(endings, "NativeErrors", lambda *_: SimpleNamespace(close=lambda: None))
+  monkeypatch.setattr(endings.os, "_exit", leave)
+  mine = Endings(Store(Client(), 0, 1), "HERE", 5.0)
+  with monkeypatch.context() as patch, pytest.raises(SystemExit, match="7"):
+    patch.setattr(sys, "stderr", Gone())
+    mine.fail(7, "error: what is wrong", True)

@@ -160,7 +160,12 @@ EVERY_AXIS = "data:2,fsdp:2,model:2"
 
 @pytest.mark.parametrize(
   ("meshes", "more"),
-  [(["data:8", "fsdp:8", "model:2", EVERY_AXIS], {}), ([EVERY_AXIS], CARRIED)],
+  [
+    (["data:8", "fsdp:8", "model:2", EVERY_AXIS], {}),
+    ([EVERY_AXIS], CARRIED),
+    ([EVERY_AXIS], {"method": "gated_delta"}),
+    ([EVERY_AXIS], {"method": "xl", **CARRIED}),
+  ],
 )
 def test_eight_devices_equal_one(meshes, more, start, options, tmp_path):
   meshes = ["data:1", *meshes]
