@@ -244,9 +244,12 @@ def test_what_is_skipped_is_counted(folder, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-  ("preset", "sizes"), [("cpu", (96, 3, 16, 8)), ("paper", (384, 12, 196, 8))]
+  ("preset", "sizes", "gate", "blank"),
+  [("cpu", (96, 3, 16, 8), 0.0, 0.25), ("paper", (384, 12, 196, 8), -2.0, 0.0)],
 )
-def test_presets_have_their_sizes(preset, sizes):
-  model = build(COMMAND.values(preset) | {"workdir": "runs/none"}).model
+def test_presets_have_their_sizes(preset, sizes, gate, blank):
+  config = build(COMMAND.values(preset) | {"workdir": "runs/none"})
+  model = config.model
   assert (model.features, model.num_layers, model.patches, model.num_frames) == sizes
-  assert (model.state_scope, model.gate_init) == ("depth", -2.0)
+  assert (model.state_scope, model.gate_init) == ("depth", gate)
+  assert config.data.blank_frames == blank
