@@ -59,7 +59,6 @@ def parse(command: Command, argv: Sequence[str], usage: str = "") -> Any:
     if flag.missing and not given.get(name) and not given.get("dry_run"):
       raise FlagError(f"--{name}: missing, expected {flag.missing}")
   resolved = _resolve(command, given)
-  _check_source(command, resolved.get("init_from"))
   _check_alike(command, resolved)
   return _build(command, resolved)
 
@@ -72,9 +71,13 @@ def _check_alike(command: Command, resolved: Mapping[str, Any]) -> None:
   peers.check_same(named, remedy, FlagError)
 
 
-def _check_source(command: Command, source: str | None) -> None:
-  """Raises FlagError if --init_from is a run of another command."""
-  record = outputs.read_json(outputs.run_of(Path(source)) / outputs.CONFIG) if source else None
+def _check_source(command: Command, source: str) -> None:
+  """Raises FlagError if what a run is to start from is a run of another command, or damaged."""
+  path = outputs.run_of(Path(source)) / outputs.CONFIG
+  try:
+    record = outputs.read_json(path)
+  except RunError as error:
+    raise FlagError(f"--init_from={source}: {path} cannot be read; use another run") from error
   task = (record or {}).get("task", command.name)
   if task != command.name:
     raise FlagError(
@@ -172,6 +175,8 @@ def _resolve(command: Command, given: dict[str, Any]) -> dict[str, Any]:
   if saved is None and mode != "train":
     flag = "checkpoint" if "checkpoint" in given else "workdir"
     raise RunError(f"--{flag}={given[flag]}: no run there for --mode={mode}; train one first")
+  if saved is None and given.get("init_from"):
+    _check_source(command, given["init_from"])
   # A preset on the command line means the whole command: everything must agree. Without it, and
   # to use what was trained, what is not given is as the run has it.
   base = saved if saved is not None and (mode != "train" or "preset" not in given) else {}

@@ -104,7 +104,7 @@ def build(values: dict[str, Any]) -> VideoRun:
   if share and not 0 < share * frames + 0.5 < frames:
     raise FlagError(f"--blank_frames={share}: hides all of --num_frames={frames} frames")
   if share and not Missing(frames=share).count(frames):
-    raise FlagError(f"--blank_frames={share}: hides none of --num_frames={frames} frames")
+    raise FlagError(f"--blank_frames={share}: hides none of --num_frames={frames} frames; use 0")
   for name in ("image_size", "patch_size") if values["encoder"] else ():
     if values[name] != COMMAND.values(values["preset"])[name]:
       raise FlagError(f"--{name}={values[name]}: with --encoder it is the encoder's, leave it out")

@@ -169,9 +169,23 @@ def test_a_window_of_another_number_of_axes_is_refused_by_the_name_of_its_flag(t
 
 
 def test_parameters_of_another_task_are_no_start(tmp_path):
-  (tmp_path / "source").mkdir()
-  (tmp_path / "source" / "config.json").write_text('{"task": "video", "flags": {}}')
+  config, start = tmp_path / "source" / "config.json", f"--init_from={tmp_path / 'source'}"
+  config.parent.mkdir()
+  config.write_text('{"task": "video", "flags": {}}')
   with pytest.raises(
     FlagError, match=r"--init_from=.*: of a run of train.video, expected one of train.language"
   ):
-    parse(tmp_path, f"--init_from={tmp_path / 'source' / 'checkpoints' / '00000020'}")
+    parse(tmp_path, f"{start}/checkpoints/00000020")
+  config.write_text("{")
+  with pytest.raises(FlagError, match=r"--init_from=.*config.json cannot be read; use another run"):
+    parse(tmp_path, start)
+
+
+def test_a_run_that_has_begun_does_not_need_what_it_started_from(tmp_path):
+  (tmp_path / "source").mkdir()
+  begun = parse(tmp_path, start := f"--init_from={tmp_path / 'source'}")
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "config.json").write_text(json.dumps({"flags": begun.flags}))
+  (tmp_path / "source" / "config.json").write_text("{")
+  assert parse(tmp_path).run.init_from == tmp_path / "source"
+  assert parse(tmp_path, start).run.init_from == tmp_path / "source"
